@@ -1,0 +1,3 @@
+from commitfs.cli import main
+
+main()

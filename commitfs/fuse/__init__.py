@@ -1,0 +1,1 @@
+"""The kernel adapter: the only importer of pyfuse3.  It translates; the vfs decides."""

@@ -1,0 +1,1 @@
+"""The store: records, walk, recovery, group commit, stages, tree.  Knows nothing of FUSE."""

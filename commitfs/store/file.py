@@ -1,0 +1,67 @@
+"""The one seam for file I/O (invariant S1): nothing else under store/ touches a descriptor.
+
+Faults, crashes and slow media are injected by other implementations of `StoreFile`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from commitfs.types import Buffer
+
+
+class StoreFile(Protocol):
+    """What the store asks of the file below it.  All calls block; errors are `OSError`.
+
+    Calls may come from several threads; at most one of them writes records at a time.
+    """
+
+    writable: bool
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write `buffers` one behind the other at `offset`; durable when this returns.
+
+        The range alone is synced (RWF_DSYNC), or the whole file where that is refused.
+        An `OSError` of `WriteFailed` class says that no sync was tried (see there).
+        """
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write without syncing, through the same descriptor as write_durable."""
+
+    def write_stage(self, data: Buffer, offset: int) -> None:
+        """Write stage data through a descriptor of its own (O_DIRECT where that is allowed and
+        `data`, a multiple of 4096 at an offset that is one, permits it)."""
+
+    def sync_stage(self) -> None:
+        """Make durable what write_stage wrote."""
+
+    def sync(self) -> None:
+        """fdatasync."""
+
+    def allocate(self, offset: int, length: int) -> None:
+        """Reserve blocks for a range (fallocate), growing the file over it if need be.
+        ENOSPC, EDQUOT, EFBIG where there is no room.  Contents of new space read as zeros."""
+
+    def punch(self, offset: int, length: int) -> None:
+        """Give the blocks of a range back; it reads as zeros.  Does nothing where unsupported."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def drop_cache(self, offset: int) -> None:
+        """Forget clean cached pages from `offset` on, so that reads come from the device."""
+
+    def holes(self, offset: int) -> int:
+        """Offset of the first hole at or after `offset` (SEEK_HOLE); size() if there is none."""
+
+    def replaced(self) -> bool:
+        """Whether the path now names another file than the one open (compact)."""
+
+    def close(self) -> None: ...
+
+
+class WriteFailed(OSError):
+    """A write ended with ENOSPC, EDQUOT or EFBIG before any sync of it: only that write failed."""
