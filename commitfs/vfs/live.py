@@ -126,6 +126,8 @@ class Live:
         self.changes: list[Change] = []
         self.changes_truncated = False
         self.broken: Exception | None = None
+        self.on_dead: Callable[[Node, Pending | None], None] = lambda node, pending: None
+        """Told of a node whose last name went, with what was pending until then."""
         value = self.tree.get(ALLOCATOR_KEY)
         self.next_group = decode_allocator(value) if value else 1
         self.saved_group = self.next_group
@@ -178,6 +180,15 @@ class Live:
         if node is not None:
             self.unpin(node)
 
+    def follow(self) -> None:
+        """The store has a newer commit, made by another process: look at that from now on."""
+        self.tree = self.store.tree(self.store.head)
+        self.clean.clear()
+        for node in self.nodes.values():
+            value = self.tree.get(inode_key(node.ino))
+            if value is not None:
+                node.attr = node.saved = decode_inode(value)
+
     def looked_up(self, ino: int) -> None:
         self.lookups[ino] = self.lookups.get(ino, 0) + 1
 
@@ -186,6 +197,18 @@ class Live:
         if not node.is_dir:
             raise FsError(errno.ENOTDIR)
         return node
+
+    def keep_atime(self, node: Node) -> None:
+        """Remember an access time set by hand: it goes with the inode's next commit, and makes none."""
+        if node.saved is not None and node.pending is None:
+            self.atimes[node.ino] = node.attr.atime_ns
+            if len(self.atimes) > MAX_ATIMES:
+                self.atimes.popitem(last=False)
+
+    def readlink(self, node: Node) -> bytes:
+        if not stat.S_ISLNK(node.attr.mode):
+            raise FsError(errno.EINVAL)
+        return self.long_value(inode_key(node.ino), node.attr.target)
 
     # Changes
 
@@ -354,6 +377,18 @@ class Live:
         self.pin(node)
 
     # Extended attributes
+
+    def xattr(self, node: Node, name: bytes) -> bytes | None:
+        if node.xattrs is not None:
+            return node.xattrs.get(name)
+        key = xattr_key(node.ino, name)
+        value = self.tree.get(key)
+        return None if value is None else self.long_value(key, decode_xattr(value))
+
+    def xattr_names(self, node: Node) -> list[bytes]:
+        if node.xattrs is not None:
+            return list(node.xattrs)
+        return [key[9:] for key, _ in self.tree.scan(*type_range(node.ino, XATTR))]
 
     def all_xattrs(self, node: Node) -> dict[bytes, bytes]:
         if node.xattrs is not None:

@@ -175,6 +175,7 @@ def link(live: Live, ino: int, parent_ino: int, name: bytes) -> Node:
 
 def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, now: int) -> None:
     """Remove one name of `node`; the parent's own attributes are the caller's."""
+    old = node.pending
     if node.fresh is not None:
         names = live.fresh[parent.ino]
         del names[name]
@@ -182,15 +183,19 @@ def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, n
             del live.fresh[parent.ino]
         node.fresh = None
         node.attr = node.attr._replace(nlink=0, ctime_ns=now)
-        live.unpin(node)
-        return
-    live.remove_name(parent, name, cookie, node)
-    if node.is_dir:
-        live.bury(node, now)
+        if not node.handles:
+            node.pending = None
     else:
-        if node.attr.nlink <= 1:
-            node.pending = detach(live.tree, node.ino, node.attr.size, node.pending) if node.handles else None
-        live.drop_link(node, (parent.ino, cookie), now)
+        live.remove_name(parent, name, cookie, node)
+        if node.is_dir:
+            live.bury(node, now)
+        else:
+            if node.attr.nlink <= 1:
+                open_still = node.handles and stat.S_ISREG(node.attr.mode)
+                node.pending = detach(live.tree, node.ino, node.attr.size, old) if open_still else None
+            live.drop_link(node, (parent.ino, cookie), now)
+    if node.dead:
+        live.on_dead(node, old)
     live.unpin(node)
 
 
