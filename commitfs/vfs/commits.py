@@ -222,7 +222,7 @@ class Commits:
             for key, value in live.blobs.items():
                 self._save_blob(txn, key, value)
             live.blobs.clear()
-            live.save_allocator()
+            live.numbers.save()
             root = live.tree.build(txn.add)
         live.changes.clear()
         live.changes_truncated = False

@@ -80,7 +80,7 @@ def create(live: Live, parent_ino: int, name: bytes, mode: int, ctx: Ctx) -> Nod
     cookie = live.new_cookie(parent_ino, name)
     now = live.now()
     attr = _new_inode(live, parent, stat.S_IFREG | stat.S_IMODE(mode), ctx, cookie, now)
-    node = Node(live.new_ino(parent, directory=False), attr, None)
+    node = Node(live.numbers.take(parent, directory=False), attr, None)
     node.fresh = Fresh(parent_ino, name, cookie)
     node.pending = Pending(0)
     node.xattrs = {}
@@ -106,7 +106,7 @@ def make(
     now = live.now()
     attr = _new_inode(live, parent, mode, ctx, cookie, now)
     with live.changing():
-        ino = live.new_ino(parent, directory)
+        ino = live.numbers.take(parent, directory)
         if target:
             long = len(target) > INLINE_MAX
             attr = attr._replace(size=len(target), target=Blob(0, len(target), 0) if long else target)

@@ -15,12 +15,13 @@ import trio
 
 from commitfs.errors import FsError
 from commitfs.format.inode import NAME_MAX
-from commitfs.format.keys import ROOT_INO, xattr_key
+from commitfs.format.keys import ROOT_INO
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
 from commitfs.vfs import namespace
 from commitfs.vfs.api import Attr, Ctx, Opened, SetAttr, StatFs
+from commitfs.vfs.attributes import Attributes
 from commitfs.vfs.commits import NOBODY, Commits
 from commitfs.vfs.files import WRITE_FLAGS, Files, Handle
 from commitfs.vfs.history import COMMITS_INO, SHIFT, History
@@ -30,7 +31,6 @@ from commitfs.vfs.snapshot import stat_of
 LIVE_VALID = 3600.0
 """Seconds the kernel may keep names and attributes of the live tree: all changes pass through it."""
 BATCH = 256
-XATTR_MAX = 65536
 COMMITS = b".commits"
 DOTS = 2
 """Cookies of "." and ".." are 1 and 2."""
@@ -57,6 +57,7 @@ class Vfs:
         if committer is not None and stager is not None:
             self.commits = Commits(self.live, store, committer, stager, settle)
         self.files = Files(self.live, store, self.commits)
+        self.attributes = Attributes(self.live, self.files)
         self.history = History(store)
         self.history_visible = history_visible
         self._others: dict[int, int] = {}
@@ -230,44 +231,35 @@ class Vfs:
     # Attributes
 
     async def setattr(self, ino: int, wanted: SetAttr, fh: int | None, ctx: Ctx) -> Attr:
-        commits = self._writing(ino)
-        live = self.live
-        node = live.node(ino)
-        await commits.spilled(node)
-        handle = self.files.handles.get(fh) if fh is not None else None
-        now = live.now()
-        changes: dict[str, int] = {}
-        if wanted.mode is not None:
-            changes["mode"] = stat.S_IFMT(node.attr.mode) | stat.S_IMODE(wanted.mode)
-        if wanted.uid is not None:
-            changes["uid"] = wanted.uid
-        if wanted.gid is not None:
-            changes["gid"] = wanted.gid
-        staged = bool(changes)
-        if wanted.size is not None:
-            self.files.truncate(node, wanted.size, now)
-            if handle is not None:
-                handle.truncated = True
-        if wanted.mtime_ns is not None:
-            changes["mtime_ns"] = wanted.mtime_ns
-            staged = staged or node.pending is None
-        if wanted.atime_ns is not None:
-            changes["atime_ns"] = wanted.atime_ns
-        if staged and not node.dead and node.fresh is None:
-            commits.reserve(0)
-            node.attr = node.attr._replace(ctime_ns=now, **changes)
-            with live.changing():
-                live.save(node)
-                live.changed("setattr", live.path(ino))
-            if wanted.size is None:
-                await commits.staged(self.files.who(ctx))
-        elif changes:
-            node.attr = node.attr._replace(ctime_ns=now, **changes)
-            live.keep_atime(node)
-        if wanted.size is not None and not node.writers and handle is None and not node.dead:
-            await commits.point(node, self.files.who(ctx))
-            live.unpin(node)
+        self._writing(ino)
+        node = self.live.node(ino)
+        await self.attributes.set(node, wanted, self.files.handles.get(fh or 0), ctx)
         return self._stat(node)
+
+    async def getxattr(self, ino: int, name: bytes, ctx: Ctx) -> bytes:
+        past = is_past(ino)
+        value = self.history.xattrs(ino).get(name) if past else self.attributes.xattr(ino, name)
+        if value is None:
+            raise FsError(errno.ENODATA)
+        return value
+
+    async def listxattr(self, ino: int, ctx: Ctx) -> list[bytes]:
+        if is_past(ino):
+            return list(self.history.xattrs(ino))
+        return self.live.xattr_names(self.live.node(ino))
+
+    async def setxattr(self, ino: int, name: bytes, value: bytes, ctx: Ctx) -> None:
+        self._growing(ino)
+        await self.attributes.set_xattr(ino, name, value, ctx)
+
+    async def removexattr(self, ino: int, name: bytes, ctx: Ctx) -> None:
+        self._writing(ino)
+        await self.attributes.set_xattr(ino, name, None, ctx)
+
+    async def access(self, ino: int, mask: int, ctx: Ctx) -> None:
+        """The kernel checks modes itself (default_permissions); what is left is history."""
+        if mask & os.W_OK and is_past(ino):
+            raise FsError(errno.EROFS)
 
     # Files
 
@@ -384,74 +376,10 @@ class Vfs:
         await self.files.releases()
         await commits.settle()
 
-    # Whole filesystem and extended attributes
+    # Life
 
     async def statfs(self, ctx: Ctx) -> StatFs:
         return disk_below(self.store)
-
-    def _xattr_place(self, ino: int, name: bytes) -> Node:
-        node = self.live.node(ino)
-        if name.startswith(b"system.posix_acl_"):
-            raise FsError(errno.EOPNOTSUPP)
-        if not name or len(name) > 255:
-            raise FsError(errno.ERANGE)
-        return node
-
-    async def getxattr(self, ino: int, name: bytes, ctx: Ctx) -> bytes:
-        if is_past(ino):
-            value = self.history.xattrs(ino).get(name)
-        else:
-            value = self.live.xattr(self._xattr_place(ino, name), name)
-        if value is None:
-            raise FsError(errno.ENODATA)
-        return value
-
-    async def listxattr(self, ino: int, ctx: Ctx) -> list[bytes]:
-        if is_past(ino):
-            return list(self.history.xattrs(ino))
-        return self.live.xattr_names(self.live.node(ino))
-
-    async def setxattr(self, ino: int, name: bytes, value: bytes, ctx: Ctx) -> None:
-        commits = self._growing(ino)
-        node = self._xattr_place(ino, name)
-        if len(value) > XATTR_MAX:
-            raise FsError(errno.E2BIG)
-        await self._change_xattr(commits, node, name, value, ctx)
-
-    async def removexattr(self, ino: int, name: bytes, ctx: Ctx) -> None:
-        commits = self._writing(ino)
-        node = self._xattr_place(ino, name)
-        if self.live.xattr(node, name) is None:
-            raise FsError(errno.ENODATA)
-        await self._change_xattr(commits, node, name, None, ctx)
-
-    async def _change_xattr(
-        self, commits: Commits, node: Node, name: bytes, value: bytes | None, ctx: Ctx
-    ) -> None:
-        live = self.live
-        node.attr = node.attr._replace(ctime_ns=live.now())
-        if node.xattrs is not None:
-            if value is None:
-                node.xattrs.pop(name, None)
-            else:
-                node.xattrs[name] = value
-            return
-        with live.changing():
-            if value is None:
-                live.blobs.pop(xattr_key(node.ino, name), None)
-                live.tree.delete(xattr_key(node.ino, name))
-            else:
-                live.save_xattr(node.ino, name, value)
-            live.save(node)
-            live.changed("removexattr" if value is None else "setxattr", live.path(node.ino))
-        await commits.staged(self.files.who(ctx))
-
-    async def access(self, ino: int, mask: int, ctx: Ctx) -> None:
-        """The kernel checks modes itself (default_permissions); what is left is history."""
-        if mask & os.W_OK and (is_past(ino)):
-            raise FsError(errno.EROFS)
-
-    # Life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         if self.commits is None:
