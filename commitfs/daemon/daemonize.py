@@ -10,25 +10,24 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from commitfs.errors import CommitfsError
 
 log = logging.getLogger(__name__)
 
-Ready = Callable[[Sequence[str]], None]
-"""Called once, when the mount serves, with lines the user should see."""
+Ready = Callable[[str], None]
+"""Called once, when the mount serves, with what the user should hear ("": nothing)."""
 
 
-def in_background(
-    work: Callable[[Ready], None], prepare: Callable[[], None] = lambda: None
-) -> list[str]:
+def in_background(work: Callable[[Ready], None], prepare: Callable[[], None]) -> str:
     """Run ``work(ready)`` in a child process with no ties to this session or terminal.
 
-    Returns the lines `work` handed to `ready`, as soon as it did.  Raises CommitfsError with the
-    child's message and exit code if it failed before.  `prepare` runs in the child once its standard
-    streams lead to /dev/null (logging is set up there).
+    Returns, when `work` has called `ready`, what it was called with.  Raises CommitfsError with the child's message and exit
+    code if it ended before.  `prepare` runs in the child once its standard streams lead to /dev/null
+    (logging is set up there).
     """
     if threading.active_count() != 1:
         raise RuntimeError("cannot fork a daemon out of a process with several threads")
@@ -54,7 +53,7 @@ def in_background(
         failure = CommitfsError(report["error"])
         failure.exit_code = report["exit_code"]
         raise failure
-    return [str(line) for line in report["lines"]]
+    return str(report["ready"])
 
 
 def single(exc: BaseException) -> BaseException:
@@ -70,35 +69,33 @@ def _child(work: Callable[[Ready], None], prepare: Callable[[], None], pipe: int
     def tell(report: dict[str, object]) -> None:
         nonlocal told
         told = True
-        with open(pipe, "wb") as file:
+        # A parent that is gone is no reason to end.
+        with suppress(BrokenPipeError), open(pipe, "wb") as file:
             file.write(json.dumps(report).encode("ascii"))
 
     code = 1
     try:
         os.setsid()
+        os.chdir("/")
         _detach_streams()
         prepare()
-        work(lambda lines: tell({"lines": list(lines)}))
+        work(lambda said: tell({"ready": said}))
         code = 0
     except BaseException as raised:
         exc = single(raised)
         code = exc.exit_code if isinstance(exc, CommitfsError) else 1
-        if told:
-            log.critical("the mount ended: %s", exc, exc_info=raised)
-        else:
-            if not isinstance(exc, CommitfsError):
-                log.critical("the mount could not start", exc_info=raised)
-            tell({"error": _line(exc), "exit_code": code})
+        if not told:
+            tell({"error": one_line(exc), "exit_code": code})
+        elif isinstance(exc, CommitfsError):
+            log.critical("%s", exc)
     finally:
         logging.shutdown()
         # No way back into the caller's code, whose exit handlers belong to the parent.
         os._exit(code)
 
 
-def _line(exc: BaseException) -> str:
-    if isinstance(exc, CommitfsError | OSError):
-        return str(exc)
-    return f"{type(exc).__name__}: {exc}"
+def one_line(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, CommitfsError | OSError) else f"{type(exc).__name__}: {exc}"
 
 
 def _detach_streams() -> None:

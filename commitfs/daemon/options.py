@@ -14,10 +14,36 @@ KNOWN = (
 )
 
 _FLAGS = frozenset(
-    "exec noexec suid nosuid dev nodev atime noatime nodiratime sync async dirsync".split()
+    [
+        "exec",
+        "noexec",
+        "suid",
+        "nosuid",
+        "dev",
+        "nodev",
+        "atime",
+        "noatime",
+        "nodiratime",
+        "sync",
+        "async",
+        "dirsync",
+    ]
 )
 _FOR_OTHERS = frozenset(
-    "defaults default_permissions auto noauto user nouser users owner group nofail _netdev relatime".split()
+    [
+        "defaults",
+        "default_permissions",
+        "auto",
+        "noauto",
+        "user",
+        "nouser",
+        "users",
+        "owner",
+        "group",
+        "nofail",
+        "_netdev",
+        "relatime",
+    ]
 )
 """What /etc/fstab may hold for mount(8) and systemd, and what always holds here anyway."""
 

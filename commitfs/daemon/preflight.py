@@ -80,7 +80,9 @@ def check_mountpoint(point: bytes, store: bytes, fusermount: str) -> None:
     """`point` and `store` are absolute and free of symlinks."""
     shown = os.fsdecode(point)
     if store.startswith(point.rstrip(b"/") + b"/"):
-        raise UsageError(f"the store {os.fsdecode(store)} lies below {shown} and would be hidden by the mount")
+        raise UsageError(
+            f"the store {os.fsdecode(store)} lies below {shown} and would be hidden by the mount"
+        )
     _remove_dead(point, fusermount)
     try:
         mode = os.stat(point).st_mode
