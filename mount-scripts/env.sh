@@ -57,14 +57,22 @@ need_programs() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "Installing $missing"
         # shellcheck disable=SC2086
-        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
-            >/tmp/commitfs-apt.$$ 2>&1 || tail -n 5 /tmp/commitfs-apt.$$ >&2
-        rm -f /tmp/commitfs-apt.$$
+        quietly install_packages $missing || true
         missing=$(missing_packages "$1")
         [ -n "$missing" ] || return 0
     fi
-    say "commitfs: first install ${missing% }(names of Debian packages)"
+    say "commitfs: first install ${missing% } (names of Debian packages)"
     return 1
+}
+
+install_packages() {
+    apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# What a command prints is shown only when it fails.
+quietly() {
+    local output
+    output=$("$@" 2>&1) || { say "$output"; return 1; }
 }
 
 # The environment is made anew only when something it was made from has changed.  Everything the
@@ -82,13 +90,16 @@ need_python() {
         return
     fi
     say "Building commitfs in .venv"
-    "$PY" -c '' 2>/dev/null || "$(find_python)" -m venv --clear .venv || return
-    if ! {
-        "$PY" -m pip install --quiet --disable-pip-version-check 'setuptools>=80' 'cffi>=2.0' wheel &&
-            "$PY" -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
-    }; then
+    quietly make_environment || {
         say "commitfs: the environment could not be made, see above"
         return 1
-    fi
+    }
     printf '%s' "$now" >$stamp
+}
+
+make_environment() {
+    rm -f .venv/made-from
+    "$PY" -c '' || "$(find_python)" -m venv --clear .venv || return
+    "$PY" -m pip install 'setuptools>=80' 'cffi>=2.0' wheel &&
+        "$PY" -m pip install --no-build-isolation -e '.[dev]'
 }
