@@ -60,9 +60,10 @@ class Commits:
         self.pending: set[Node] = set()
         self.memory = 0
         self.retry: set[Node] = set()
-        self._spill_done = trio.Condition()
+        self._spill_done: trio.Event | None = None
         self._staged = trio.Event()
         self.last_who = NOBODY
+        live.on_dead = self.dead
 
     # Pending contents
 
@@ -72,7 +73,8 @@ class Commits:
         if pending is None:
             pending = node.pending = Pending(node.attr.size)
             self.live.pin(node)
-        self.pending.add(node)
+        if not node.dead:
+            self.pending.add(node)
         return pending
 
     def reserve(self, more: int) -> None:
@@ -82,10 +84,10 @@ class Commits:
 
     async def spilled(self, node: Node) -> None:
         """Wait until no bytes of the node are on their way to a stage."""
-        if node.spilling:
-            async with self._spill_done:
-                while node.spilling:
-                    await self._spill_done.wait()
+        while node.spilling:
+            if self._spill_done is None:
+                self._spill_done = trio.Event()
+            await self._spill_done.wait()
 
     async def spill(self, node: Node) -> None:
         """Move pending bytes from memory to a stage, so that a file of any size needs bounded memory.
@@ -117,8 +119,9 @@ class Commits:
                 await self._stage(pending, batch, size)
         finally:
             node.spilling = False
-            async with self._spill_done:
-                self._spill_done.notify_all()
+            if self._spill_done is not None:
+                self._spill_done.set()
+                self._spill_done = None
 
     def _stored_already(self, node: Node, pending: Pending, at: int, data: bytes) -> bool:
         if not (node.saved and node.saved.stored):
@@ -141,14 +144,19 @@ class Commits:
             self.memory += pending.memory - before
             offset += len(data)
 
-    def dropped(self, node: Node, pending: Pending | None) -> None:
-        """`pending` is gone without a commit: its file was removed, or replaced by another Pending."""
-        if pending is not None and node.pending is not pending:
-            self.memory -= pending.memory
-            if node.pending is None:
-                self.pending.discard(node)
-            else:
-                self.memory += node.pending.memory
+    def dead(self, node: Node, old: Pending | None) -> None:
+        """The node's last name is gone: nothing of it will be committed."""
+        if node.pending is not old:
+            self.memory += node.pending.memory if node.pending is not None else 0
+            self.memory -= old.memory if old is not None else 0
+        self.pending.discard(node)
+        self.retry.discard(node)
+
+    def drop(self, node: Node) -> None:
+        """Nobody has the dead node open any more: its contents may go."""
+        if node.pending is not None:
+            self.memory -= node.pending.memory
+            node.pending = None
 
     # Commit points
 
@@ -214,7 +222,7 @@ class Commits:
             for key, value in live.blobs.items():
                 self._save_blob(txn, key, value)
             live.blobs.clear()
-            live.save_allocator()
+            live.numbers.save()
             root = live.tree.build(txn.add)
         live.changes.clear()
         live.changes_truncated = False

@@ -2,8 +2,10 @@
 
 import os
 import stat
+import tempfile
 import time
 
+from commitfs.errors import StoreError
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Inode, encode_inode
 from commitfs.format.keys import ROOT_INO, inode_key
@@ -26,21 +28,40 @@ def first_commit(store: Store, *, mode: int, uid: int, gid: int, now: int | None
 
 
 def create_store(
-    path: str | os.PathLike[str], *, mode: int = 0o755, uid: int | None = None, gid: int | None = None, align: int = 8
+    path: str | os.PathLike[str],
+    *,
+    mode: int = 0o755,
+    uid: int | None = None,
+    gid: int | None = None,
+    align: int = 8,
 ) -> None:
     """Make a store with an empty root directory.  Atomic: after a crash it is there whole or not at all.
 
-    Raises what Store.create does; an existing file is never touched.
+    Raises StoreError when `path` exists (it is never touched), OSError when there is no room or no
+    permission.
     """
     path = os.fspath(path)
-    uid = os.getuid() if uid is None else uid
-    gid = os.getgid() if gid is None else gid
-
-    def fill(temporary: str) -> None:
-        store = Store.open(temporary, writable=True)
+    folder = os.path.dirname(os.path.abspath(path))
+    # Made under a name of its own and linked into place: link refuses to replace what is there.
+    with tempfile.TemporaryDirectory(prefix=".commitfs-new-", dir=folder) as scratch:
+        fresh = os.path.join(scratch, "store")
+        Store.create(fresh, align=align)
+        store = Store.open(fresh, writable=True)
         try:
-            first_commit(store, mode=mode, uid=uid, gid=gid)
+            first_commit(
+                store,
+                mode=mode,
+                uid=os.getuid() if uid is None else uid,
+                gid=os.getgid() if gid is None else gid,
+            )
         finally:
             store.close()
-
-    Store.create(path, align=align, fill=fill)
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            raise StoreError(f"{path} exists already") from None
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

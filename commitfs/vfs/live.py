@@ -30,22 +30,16 @@ from commitfs.format.inode import (
     NAME_MAX,
     Blob,
     Dentry,
-    Inode,
-    decode_allocator,
     decode_dentry,
     decode_inode,
     decode_xattr,
-    encode_allocator,
     encode_dentry,
     encode_inode,
     encode_xattr,
 )
 from commitfs.format.keys import (
-    ALLOCATOR_KEY,
     BACKREF,
     COOKIE_SLOTS,
-    GROUP,
-    MAX_LIVE_INO,
     ROOT_INO,
     XATTR,
     backref_key,
@@ -60,6 +54,7 @@ from commitfs.format.keys import (
 )
 from commitfs.store.store import Store
 from commitfs.vfs.content import Pending, TreeView
+from commitfs.vfs.node import Fresh, InodeNumbers, Node
 
 MAX_CLEAN = 4096
 """Nodes kept in memory although nothing needs them; the tree has all of them."""
@@ -68,44 +63,6 @@ MAX_ATIMES = 65536
 MAX_CHANGES = 64
 """Staged changes whose paths are kept for the facts of the commit."""
 HIDDEN = frozenset((b".commits", b".versions"))
-
-
-class Fresh:
-    """Where a file that never was at a commit point is named."""
-
-    __slots__ = ("cookie", "name", "parent")
-
-    def __init__(self, parent: int, name: bytes, cookie: int) -> None:
-        self.parent = parent
-        self.name = name
-        self.cookie = cookie
-
-
-class Node:
-    """A live inode in memory."""
-
-    __slots__ = ("attr", "fresh", "handles", "ino", "pending", "saved", "spilling", "writers", "xattrs")
-
-    def __init__(self, ino: int, attr: Inode, saved: Inode | None) -> None:
-        self.ino = ino
-        self.attr = attr
-        self.saved = saved
-        self.pending: Pending | None = None
-        self.fresh: Fresh | None = None
-        self.xattrs: dict[bytes, bytes] | None = None
-        """Of a fresh or dead inode only; else they are in the tree."""
-        self.handles = 0
-        self.writers = 0
-        self.spilling = False
-
-    @property
-    def dead(self) -> bool:
-        """No name leads here any more."""
-        return self.saved is None and self.fresh is None
-
-    @property
-    def is_dir(self) -> bool:
-        return stat.S_ISDIR(self.attr.mode)
 
 
 class Live:
@@ -126,10 +83,9 @@ class Live:
         self.changes: list[Change] = []
         self.changes_truncated = False
         self.broken: Exception | None = None
-        value = self.tree.get(ALLOCATOR_KEY)
-        self.next_group = decode_allocator(value) if value else 1
-        self.saved_group = self.next_group
-        self.wrapped = False
+        self.on_dead: Callable[[Node, Pending | None], None] = lambda node, pending: None
+        """Told of a node whose last name went, with what was pending until then."""
+        self.numbers = InodeNumbers(self)
 
     # Nodes
 
@@ -178,6 +134,15 @@ class Live:
         if node is not None:
             self.unpin(node)
 
+    def follow(self) -> None:
+        """The store has a newer commit, made by another process: look at that from now on."""
+        self.tree = self.store.tree(self.store.head)
+        self.clean.clear()
+        for node in self.nodes.values():
+            value = self.tree.get(inode_key(node.ino))
+            if value is not None:
+                node.attr = node.saved = decode_inode(value)
+
     def looked_up(self, ino: int) -> None:
         self.lookups[ino] = self.lookups.get(ino, 0) + 1
 
@@ -186,6 +151,18 @@ class Live:
         if not node.is_dir:
             raise FsError(errno.ENOTDIR)
         return node
+
+    def keep_atime(self, node: Node) -> None:
+        """Remember an access time set by hand: it goes with the inode's next commit, and makes none."""
+        if node.saved is not None and node.pending is None:
+            self.atimes[node.ino] = node.attr.atime_ns
+            if len(self.atimes) > MAX_ATIMES:
+                self.atimes.popitem(last=False)
+
+    def readlink(self, node: Node) -> bytes:
+        if not stat.S_ISLNK(node.attr.mode):
+            raise FsError(errno.EINVAL)
+        return self.long_value(inode_key(node.ino), node.attr.target)
 
     # Changes
 
@@ -355,6 +332,18 @@ class Live:
 
     # Extended attributes
 
+    def xattr(self, node: Node, name: bytes) -> bytes | None:
+        if node.xattrs is not None:
+            return node.xattrs.get(name)
+        key = xattr_key(node.ino, name)
+        value = self.tree.get(key)
+        return None if value is None else self.long_value(key, decode_xattr(value))
+
+    def xattr_names(self, node: Node) -> list[bytes]:
+        if node.xattrs is not None:
+            return list(node.xattrs)
+        return [key[9:] for key, _ in self.tree.scan(*type_range(node.ino, XATTR))]
+
     def all_xattrs(self, node: Node) -> dict[bytes, bytes]:
         if node.xattrs is not None:
             return node.xattrs
@@ -379,47 +368,6 @@ class Live:
             self.blobs[key] = value
             self.tree.put(key, encode_xattr(Blob(0, len(value), 0)))
 
-    # Inode numbers
-
-    def new_ino(self, parent: Node, directory: bool) -> int:
-        """A number near the parent's; for a directory the first of a group of its own."""
-        if directory:
-            return self._new_group()
-        ino = parent.attr.extra
-        while True:
-            if ino == 0 and parent.ino % GROUP == 0:
-                ino = parent.ino + 1
-            elif ino % GROUP == 0:
-                ino = self._new_group()
-            if not (self.wrapped and self._taken(ino)):
-                break
-            ino += 1
-        parent.attr = parent.attr._replace(extra=ino + 1)
-        return ino
-
-    def _new_group(self) -> int:
-        for _ in range(MAX_LIVE_INO // GROUP):
-            if self.next_group * GROUP + GROUP > MAX_LIVE_INO:
-                self.next_group, self.wrapped = 1, True
-            first = self.next_group * GROUP
-            self.next_group += 1
-            if not self.wrapped:
-                return first
-            lo, hi = inode_range(first)[0], inode_range(first + GROUP)[0]
-            if next(self.tree.scan(lo, hi), None) is None and not any(
-                first + n in self.nodes for n in range(GROUP)
-            ):
-                return first
-        raise FsError(errno.ENOSPC, "no inode numbers left")
-
-    def _taken(self, ino: int) -> bool:
-        return ino in self.nodes or self.tree.get(inode_key(ino)) is not None
-
-    def save_allocator(self) -> None:
-        if self.next_group != self.saved_group:
-            self.tree.put(ALLOCATOR_KEY, encode_allocator(self.next_group))
-            self.saved_group = self.next_group
-
 
 def _slots(parent: int, base: int) -> tuple[bytes, bytes]:
     return dentry_key(parent, base), dentry_key(parent, base + COOKIE_SLOTS)
@@ -439,3 +387,6 @@ def check_name(name: bytes) -> None:
         raise FsError(errno.ENAMETOOLONG)
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise FsError(errno.EINVAL)
+
+
+__all__ = ["HIDDEN", "Fresh", "Live", "Node", "check_name", "find_dentry"]

@@ -1,11 +1,11 @@
 """What a commit may be called: one grammar for the mount and the command line.
 
-    42, 00000042        an id
-    latest, latest~3    the newest commit, the third before it
-    main                the branch: its newest commit
-    2026-11-30, 2026-11-30T14:00[:00[.5]][Z|+01:00]     the newest commit not after that time (local
-                        time unless a zone is given)
-    @GMT-2026.11.30-14.00.00                            the same in UTC, as Samba writes it
+42, 00000042        an id
+latest, latest~3    the newest commit, the third before it
+main                the branch: its newest commit
+2026-11-30, 2026-11-30T14:00[:00[.5]][Z|+01:00]     the newest commit not after that time (local
+                    time unless a zone is given)
+@GMT-2026.11.30-14.00.00                            the same in UTC, as Samba writes it
 """
 
 import re

@@ -80,7 +80,7 @@ def create(live: Live, parent_ino: int, name: bytes, mode: int, ctx: Ctx) -> Nod
     cookie = live.new_cookie(parent_ino, name)
     now = live.now()
     attr = _new_inode(live, parent, stat.S_IFREG | stat.S_IMODE(mode), ctx, cookie, now)
-    node = Node(live.new_ino(parent, directory=False), attr, None)
+    node = Node(live.numbers.take(parent, directory=False), attr, None)
     node.fresh = Fresh(parent_ino, name, cookie)
     node.pending = Pending(0)
     node.xattrs = {}
@@ -106,7 +106,7 @@ def make(
     now = live.now()
     attr = _new_inode(live, parent, mode, ctx, cookie, now)
     with live.changing():
-        ino = live.new_ino(parent, directory)
+        ino = live.numbers.take(parent, directory)
         if target:
             long = len(target) > INLINE_MAX
             attr = attr._replace(size=len(target), target=Blob(0, len(target), 0) if long else target)
@@ -175,6 +175,7 @@ def link(live: Live, ino: int, parent_ino: int, name: bytes) -> Node:
 
 def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, now: int) -> None:
     """Remove one name of `node`; the parent's own attributes are the caller's."""
+    old = node.pending
     if node.fresh is not None:
         names = live.fresh[parent.ino]
         del names[name]
@@ -182,15 +183,19 @@ def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, n
             del live.fresh[parent.ino]
         node.fresh = None
         node.attr = node.attr._replace(nlink=0, ctime_ns=now)
-        live.unpin(node)
-        return
-    live.remove_name(parent, name, cookie, node)
-    if node.is_dir:
-        live.bury(node, now)
+        if not node.handles:
+            node.pending = None
     else:
-        if node.attr.nlink <= 1:
-            node.pending = detach(live.tree, node.ino, node.attr.size, node.pending) if node.handles else None
-        live.drop_link(node, (parent.ino, cookie), now)
+        live.remove_name(parent, name, cookie, node)
+        if node.is_dir:
+            live.bury(node, now)
+        else:
+            if node.attr.nlink <= 1:
+                open_still = node.handles and stat.S_ISREG(node.attr.mode)
+                node.pending = detach(live.tree, node.ino, node.attr.size, old) if open_still else None
+            live.drop_link(node, (parent.ino, cookie), now)
+    if node.dead:
+        live.on_dead(node, old)
     live.unpin(node)
 
 

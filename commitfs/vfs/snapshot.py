@@ -153,6 +153,5 @@ class Snapshot:
 
     def xattrs(self, ino: int) -> dict[bytes, bytes]:
         return {
-            key[9:]: self._long(decode_xattr(value))
-            for key, value in self.tree.scan(*type_range(ino, XATTR))
+            key[9:]: self._long(decode_xattr(value)) for key, value in self.tree.scan(*type_range(ino, XATTR))
         }
