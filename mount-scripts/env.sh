@@ -18,6 +18,7 @@ missing_packages() {
     done <<END
 fuse3 command -v fusermount3
 gcc command -v gcc
+libc6-dev echo '#include <stdio.h>' | gcc -E -
 pkg-config command -v pkg-config
 libfuse3-dev pkg-config --exists fuse3
 liblz4-dev pkg-config --exists liblz4
