@@ -7,18 +7,18 @@ import pytest
 from commitfs.daemon import mountinfo
 from commitfs.daemon.mountinfo import Mount, mounted_at, mounted_over, parse
 
-TEXT = (
-    rb"""22 27 0:21 / /proc rw,nosuid shared:12 - proc proc rw
-27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-42 27 0:39 / /mnt/c rw,nosuid,nodev,relatime shared:2 master:3 - fuse.commitfs /tmp/a\040b\134\012,c.db rw,user_id=1000,group_id=1000,default_permissions
-43 27 0:40 / /mnt/c/deep\011er ro,relatime - fuse.commitfs /s.db rw,user_id=0,group_id=0
-44 42 0:41 / /mnt/c rw - tmpfs """
-    + b"\xff rw\n"
-    + rb"""45 27 0:42 / /mnt/kernel-ro rw - fuse.commitfs /s.db ro,user_id=0
-garbage
-46 27 0:43 /
-"""
-)
+LINES = [
+    rb"22 27 0:21 / /proc rw,nosuid shared:12 - proc proc rw",
+    rb"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
+    rb"42 27 0:39 / /mnt/c rw,nosuid,nodev shared:2 master:3 - fuse.commitfs /tmp/a\040b\134\012,c.db"
+    rb" rw,user_id=1000,group_id=1000,default_permissions",
+    rb"43 27 0:40 / /mnt/c/deep\011er ro,relatime - fuse.commitfs /s.db rw,user_id=0,group_id=0",
+    b"44 42 0:41 / /mnt/c rw - tmpfs \xff rw",
+    rb"45 27 0:42 / /mnt/kernel-ro rw - fuse.commitfs /s.db ro,user_id=0",
+    rb"garbage",
+    rb"46 27 0:43 /",
+]
+TEXT = b"\n".join([*LINES, b""])
 
 
 @pytest.fixture(autouse=True)
