@@ -33,12 +33,10 @@ def mount(
     from commitfs.daemon.launch import launch
     from commitfs.daemon.mount import Plan
 
-    plan = Plan(
-        os.path.realpath(os.fsencode(store)), os.path.realpath(os.fsencode(mountpoint)), parsed, fusermount
-    )
-    launch(
-        plan, foreground=foreground, log_file=None if log_file is None else os.fsencode(log_file), say=_say
-    )
+    where = os.path.realpath(os.fsencode(mountpoint))
+    plan = Plan(os.path.realpath(os.fsencode(store)), where, parsed, fusermount)
+    log_to = None if log_file is None else os.fsencode(log_file)
+    launch(plan, foreground=foreground, log_file=log_to, say=_say)
 
 
 def _say(line: str) -> None:

@@ -11,11 +11,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    line = f"commitfs: {printable(message)}\n"
-    sys.stderr.flush()
-    sys.stderr.write(
-        line.encode(sys.stderr.encoding or "utf-8", "backslashreplace").decode(sys.stderr.encoding or "utf-8")
-    )
+    sys.stderr.write(f"commitfs: {printable(message)}\n")
     sys.stderr.flush()
 
 

@@ -25,9 +25,9 @@ Ready = Callable[[str], None]
 def in_background(work: Callable[[Ready], None], prepare: Callable[[], None]) -> str:
     """Run ``work(ready)`` in a child process with no ties to this session or terminal.
 
-    Returns, when `work` has called `ready`, what it was called with.  Raises CommitfsError with the child's message and exit
-    code if it ended before.  `prepare` runs in the child once its standard streams lead to /dev/null
-    (logging is set up there).
+    Returns, when `work` has called `ready`, what it was called with.  Raises CommitfsError with the
+    child's message and exit code if it ended before.  `prepare` runs in the child once its standard
+    streams lead to /dev/null (logging is set up there).
     """
     if threading.active_count() != 1:
         raise RuntimeError("cannot fork a daemon out of a process with several threads")

@@ -52,7 +52,7 @@ def _fusermount(fusermount: str, point: str) -> None:
     said = done.stderr.decode("utf-8", "backslashreplace").strip()
     if "busy" in said:
         raise CommitfsError(
-            f"{point} is in use and stays mounted: close the files and leave the folders in it "
+            f"{point} is busy and stays mounted: close the files and leave the folders in it "
             f"(fuser -vm {point} names who has them)"
         )
     raise CommitfsError(f"cannot unmount {point}: {said}")

@@ -15,6 +15,9 @@ from commitfs.errors import CorruptError, FsError, NotFoundError, ReadOnlyError
 
 log = logging.getLogger(__name__)
 
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What a full disk says; callers hear of it, the log need not."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,8 +34,9 @@ def errno_of(exc: Exception, where: str) -> int:
     if isinstance(exc, NotFoundError):
         return errno.ENOENT
     if isinstance(exc, OSError):
-        # FsErrors are answers; an OSError comes from the file below and may mean trouble there.
-        log.warning("%s: %s", where, exc)
+        if exc.errno not in NO_ROOM:
+            # FsErrors are answers; other OSErrors come from the file below and mean trouble there.
+            log.error("%s: %s", where, exc)
         return exc.errno or errno.EIO
     log.error("%s failed in a way nobody foresaw", where, exc_info=exc)
     return errno.EIO
