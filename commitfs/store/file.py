@@ -1,10 +1,11 @@
 """The one seam for file I/O (invariant S1): nothing else under store/ touches a descriptor.
 
-Faults, crashes and slow media are injected by other implementations of `StoreFile`.
+Faults, crashes and slow media are injected by other implementations of `StoreFile`; the real one is
+`commitfs.store.real_file`.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from commitfs.types import Buffer
 
@@ -23,9 +24,14 @@ class StoreFile(Protocol):
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write `buffers` one behind the other at `offset`; durable when this returns.
 
-        The range alone is synced (RWF_DSYNC), or the whole file where that is refused.
-        An `OSError` of `WriteFailed` class says that no sync was tried (see there).
+        Records only.  The range alone is synced (RWF_DSYNC), or the whole file where that is
+        refused.  `WriteFailed` says that only this write failed and may be made again, whole.
         """
+
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        """As write_durable, for slots and the tail's zeros, through a descriptor of its own: the
+        kernel reports a failed page once per descriptor, so a shared one could let a commit be
+        acknowledged whose error the other write was told."""
 
     def write(self, data: Buffer, offset: int) -> None:
         """Write without syncing, through the same descriptor as write_durable."""
@@ -42,7 +48,8 @@ class StoreFile(Protocol):
 
     def allocate(self, offset: int, length: int) -> None:
         """Reserve blocks for a range (fallocate), growing the file over it if need be.
-        ENOSPC, EDQUOT, EFBIG where there is no room.  Contents of new space read as zeros."""
+        ENOSPC, EDQUOT, EFBIG where there is no room.  Contents of new space read as zeros.
+        Not durable by itself.  Called only for ranges that begin at or behind the end of the file."""
 
     def punch(self, offset: int, length: int) -> None:
         """Give the blocks of a range back; it reads as zeros.  Does nothing where unsupported."""
@@ -51,8 +58,9 @@ class StoreFile(Protocol):
 
     def size(self) -> int: ...
 
-    def drop_cache(self, offset: int) -> None:
-        """Forget clean cached pages from `offset` on, so that reads come from the device."""
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        """Forget clean cached pages of the range (length 0: to the end), so that reads come from
+        the device."""
 
     def holes(self, offset: int) -> int:
         """Offset of the first hole at or after `offset` (SEEK_HOLE); size() if there is none."""
@@ -63,5 +71,23 @@ class StoreFile(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class OverlappedFile(Protocol):
+    """A file that can also do write_durable beside the caller, one write at a time."""
+
+    def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Start the write; `buffers` stay untouched until end_durable."""
+
+    def durable_fileno(self) -> int:
+        """A descriptor that becomes readable when the write begun has ended."""
+
+    def end_durable(self) -> None:
+        """Wait for the write begun; raises what write_durable would have raised."""
+
+
 class WriteFailed(OSError):
-    """A write ended with ENOSPC, EDQUOT or EFBIG before any sync of it: only that write failed."""
+    """A write ended with ENOSPC, EDQUOT or EFBIG: only that write failed, nothing durable before
+    it is in doubt, and the same range may be written again as a whole."""
+
+
+__all__ = ["OverlappedFile", "StoreFile", "WriteFailed"]
