@@ -151,6 +151,12 @@ class RecordingFile:
         self.inner.write_durable(buffers, offset)
         self.trace.add(SyncRange(offset, len(data), upto))
 
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        self._record_write(bytes(data), offset, stage=False)
+        upto = self.trace.now()
+        self.inner.write_aside(data, offset)
+        self.trace.add(SyncRange(offset, len(data), upto))
+
     def write(self, data: Buffer, offset: int) -> None:
         self._record_write(bytes(data), offset, stage=False)
         self.inner.write(data, offset)
@@ -184,8 +190,8 @@ class RecordingFile:
     def size(self) -> int:
         return self.inner.size()
 
-    def drop_cache(self, offset: int) -> None:
-        self.inner.drop_cache(offset)
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        self.inner.drop_cache(offset, length)
 
     def holes(self, offset: int) -> int:
         return self.inner.holes(offset)
@@ -225,7 +231,7 @@ class CrashFile(RecordingFile):
         super()._record_write(data, offset, stage=stage)
 
 
-def crash_opener(disk: MemoryDisk, trace: Trace) -> Callable[..., CrashFile]:
+def crash_opener(disk: MemoryDisk, trace: Trace) -> Callable[[object, bool], CrashFile]:
     """An opener for `Store.open`: the path it is given does not matter."""
 
     def open_crash_file(path: object, writable: bool) -> CrashFile:
@@ -234,7 +240,7 @@ def crash_opener(disk: MemoryDisk, trace: Trace) -> Callable[..., CrashFile]:
     return open_crash_file
 
 
-def memory_opener(disk: MemoryDisk) -> Callable[..., MemoryFile]:
+def memory_opener(disk: MemoryDisk) -> Callable[[object, bool], MemoryFile]:
     """An opener for `Store.open` that records nothing."""
 
     def open_memory_file(path: object, writable: bool) -> MemoryFile:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NoReturn
 
 from commitfs.store.file import WriteFailed
 from commitfs.types import Buffer
@@ -55,8 +56,8 @@ class Faults:
         return made(self.errno, os.strerror(self.errno))
 
 
-WRITES = frozenset({"write_durable", "write", "write_stage", "allocate", "truncate"})
-SYNCS = frozenset({"write_durable", "sync", "sync_stage"})
+WRITES = frozenset({"write_durable", "write_aside", "write", "write_stage", "allocate", "truncate"})
+SYNCS = frozenset({"write_durable", "write_aside", "sync", "sync_stage"})
 READS = frozenset({"pread"})
 
 
@@ -76,16 +77,14 @@ class FailingFile:
         return self.inner.pread(length, offset)
 
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        if not self.faults.strikes("write_durable"):
-            self.inner.write_durable(buffers, offset)
-            return
-        data = b"".join(buffers)
-        if self.faults.kind is Kind.ERROR:
-            self.inner.write(data[: len(data) // 2], offset)
-            raise self.faults.error(write=True)
-        self.inner.write(data, offset)
-        self._lose(offset, len(data))
-        raise self.faults.error(write=False)
+        if self.faults.strikes("write_durable"):
+            self._fail_durable(b"".join(buffers), offset)
+        self.inner.write_durable(buffers, offset)
+
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        if self.faults.strikes("write_aside"):
+            self._fail_durable(bytes(data), offset)
+        self.inner.write_aside(data, offset)
 
     def write(self, data: Buffer, offset: int) -> None:
         if self.faults.strikes("write"):
@@ -123,8 +122,8 @@ class FailingFile:
     def size(self) -> int:
         return self.inner.size()
 
-    def drop_cache(self, offset: int) -> None:
-        self.inner.drop_cache(offset)
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        self.inner.drop_cache(offset, length)
 
     def holes(self, offset: int) -> int:
         return self.inner.holes(offset)
@@ -134,6 +133,14 @@ class FailingFile:
 
     def close(self) -> None:
         self.inner.close()
+
+    def _fail_durable(self, data: bytes, offset: int) -> NoReturn:
+        if self.faults.kind is Kind.ERROR:
+            self.inner.write(data[: len(data) // 2], offset)
+            raise self.faults.error(write=True)
+        self.inner.write(data, offset)
+        self._lose(offset, len(data))
+        raise self.faults.error(write=False)
 
     def _sync(self, name: str, sync: Callable[[], None]) -> None:
         if not self.faults.strikes(name):

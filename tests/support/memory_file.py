@@ -61,10 +61,10 @@ class MemoryDisk:
             for page in self._in_range(self.dirty, offset, length):
                 self.lost[page] = self.dirty.pop(page)
 
-    def drop_cache(self, offset: int = 0) -> None:
-        """From `offset` on, show what the device holds instead of clean pages."""
+    def drop_cache(self, offset: int = 0, length: int | None = None) -> None:
+        """Show what the device holds instead of the clean pages of a range, of all by default."""
         with self.lock:
-            for page in self._in_range(self.lost, offset, None):
+            for page in self._in_range(self.lost, offset, length):
                 held = self.lost.pop(page)
                 end = min(page * PAGE + len(held), len(self.cache))
                 self.cache[page * PAGE : end] = held[: end - page * PAGE]
@@ -108,6 +108,9 @@ class MemoryFile:
         self.disk.put(data, offset)
         self.disk.synced(offset, len(data))
 
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        self.write_durable([data], offset)
+
     def write(self, data: Buffer, offset: int) -> None:
         self._check()
         self.disk.put(data, offset)
@@ -141,8 +144,8 @@ class MemoryFile:
         with self.disk.lock:
             return len(self.disk.cache)
 
-    def drop_cache(self, offset: int) -> None:
-        self.disk.drop_cache(offset)
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        self.disk.drop_cache(offset, length or None)
 
     def holes(self, offset: int) -> int:
         return self.size()
