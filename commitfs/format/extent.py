@@ -55,7 +55,7 @@ def decode_extent(value: bytes) -> Extent:
     length, skip, run, offset = _HEAD.unpack_from(value)
     if not (
         0 < run <= EXTENT_MAX
-        and 0 < length
+        and length > 0
         and skip + length <= run
         and skip < UNIT
         and -(-run // UNIT) == count
