@@ -6,14 +6,16 @@ a further commit and a reopen work, and change nothing below the commit found.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commitfs.format.node import NO_ROOT
 from commitfs.format.record import LOG_START
-from commitfs.store.check import Severity, check_store
 from commitfs.store.store import Store
+
+from commitfs.format.node import NO_ROOT
+from commitfs.store.check import Severity, check_store
+from commitfs.store.file import StoreFile
 from tests.support.crash_file import CrashFile, Trace, crash_opener
 from tests.support.crash_load import FIRST_TIME, Made, Piece, compare
 from tests.support.crash_states import CrashState, Enumerator
@@ -43,6 +45,8 @@ class Checker:
     thorough: int = 8
     nest_every: int = 40
     seed: int = 0
+    wrap: Callable[[CrashFile], StoreFile] | None = None
+    """Stands between the engine and the file whenever a state is opened."""
     states: int = 0
     repeats: int = 0
     nested: int = 0
@@ -87,8 +91,7 @@ class Checker:
         disk, trace = MemoryDisk(image), Trace(image)
         trace.placed(seen)
         trace.ack(seen)
-        opener = crash_opener(disk, trace)
-        store = Store.open(str(self.path), writable=True, opener=opener)
+        store = self._open(disk, trace)
         newest = head_id(store)
         assert newest == seen, f"a reader sees commit {seen}, the writer {newest}"
         for commit in range(self.oldest + 1 if thorough else max(newest - NEAR, self.oldest + 1), newest + 1):
@@ -100,7 +103,7 @@ class Checker:
         store.close()
         assert disk.cache[LOG_START:end] == image[LOG_START:end], "what was committed has changed"
 
-        store = Store.open(str(self.path), writable=True, opener=crash_opener(MemoryDisk(disk.cache), Trace(b"")))
+        store = self._open(MemoryDisk(disk.cache), Trace(b""))
         assert head_id(store) == newest + 1, "the further commit is gone"
         compare(store, made)
         if thorough:
@@ -110,9 +113,16 @@ class Checker:
             self._check_nested(trace, {**self.made, made.id: made})
         return newest
 
+    def _open(self, disk: MemoryDisk, trace: Trace) -> Store:
+        def opener(path: object, writable: bool) -> StoreFile:
+            file = CrashFile(disk, trace, writable=writable)
+            return file if self.wrap is None else self.wrap(file)
+
+        return Store.open(str(self.path), writable=True, opener=opener)
+
     def _check_nested(self, trace: Trace, made: dict[int, Made]) -> None:
         """A crash during the recovery, or during the commit after it."""
-        inner = Checker(self.path, made, oldest=self.oldest, thorough=self.thorough, nest_every=0)
+        inner = Checker(self.path, made, oldest=self.oldest, thorough=self.thorough, nest_every=0, wrap=self.wrap)
         seed = self.random.getrandbits(32)
         inner.run(Enumerator(trace, seed=seed, per_prefix=12).states())
         self.states += inner.states
