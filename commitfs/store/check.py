@@ -137,7 +137,7 @@ class _StoreCheck:
                 continue
             found = self._record_at(head.offset)
             if found is None or tuple(found) != tuple(head):
-                yield self._damage(head.offset, "a head slot names a commit whose record is not there", head.id)
+                yield self._damage(head.offset, "a head slot names a commit that is not there", head.id)
 
     # -- records ---------------------------------------------------------------------------------
 

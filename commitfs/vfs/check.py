@@ -281,9 +281,9 @@ class _InodeCheck:
             return
         if stat.S_IFMT(child.mode) >> 12 != after.kind:
             yield self._wrong(f"its inode {after.ino} is of another type", name=name)
-        if (child.parent, child.cookie) != (self.ino, cookie):
-            if self.c.tree.get(backref_key(after.ino, self.ino, cookie)) is None:
-                yield self._wrong(f"its inode {after.ino} does not know this name", name=name)
+        known = (child.parent, child.cookie) == (self.ino, cookie)
+        if not known and self.c.tree.get(backref_key(after.ino, self.ino, cookie)) is None:
+            yield self._wrong(f"its inode {after.ino} does not know this name", name=name)
 
     def _check_removed(self, gone: Dentry, cookie: int) -> Iterator[Finding]:
         child = self.c.inode(gone.ino)

@@ -102,7 +102,9 @@ def test_merged_syncs_of_stage_and_commit_are_found_out(path: Path) -> None:
         hunt(load)
 
 
-def broken_walk(*, check_bytes: bool = True, check_continuity: bool = True) -> Callable[..., native.WalkResult]:
+def broken_walk(
+    *, check_bytes: bool = True, check_continuity: bool = True
+) -> Callable[..., native.WalkResult]:
     """A walk without some of its checks, to stand in for the native one."""
 
     class Lax(WalkState):

@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 def can_trace() -> bool:
     """strace is there and may trace (some containers forbid it)."""
-    return shutil.which("strace") is not None and (
-        subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
-    )
+    if shutil.which("strace") is None:
+        return False
+    probe = ["strace", "-o", "/dev/null", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is missing or may not trace here")

@@ -122,7 +122,7 @@ class Checker:
 
     def _check_nested(self, trace: Trace, made: dict[int, Made]) -> None:
         """A crash during the recovery, or during the commit after it."""
-        inner = Checker(self.path, made, oldest=self.oldest, thorough=self.thorough, nest_every=0, wrap=self.wrap)
+        inner = Checker(self.path, made, self.oldest, self.thorough, nest_every=0, wrap=self.wrap)
         seed = self.random.getrandbits(32)
         inner.run(Enumerator(trace, seed=seed, per_prefix=12).states())
         self.states += inner.states

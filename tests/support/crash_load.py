@@ -60,7 +60,12 @@ class Load:
 
     @classmethod
     def on(
-        cls, path: Path, *, seed: int, trees: bool = True, wrap: Callable[[CrashFile], StoreFile] | None = None
+        cls,
+        path: Path,
+        *,
+        seed: int,
+        trees: bool = True,
+        wrap: Callable[[CrashFile], StoreFile] | None = None,
     ) -> "Load":
         """Over a copy in memory of the store at `path`, which stays as it is.
 
