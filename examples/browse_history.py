@@ -10,9 +10,8 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from commitfs.store.store import Store
-
 from commitfs.errors import FsError
+from commitfs.store.store import Store
 from commitfs.vfs.history import facts
 from commitfs.vfs.snapshot import Snapshot
 

@@ -192,7 +192,8 @@ def test_case_7_vim_saves(mounts: Mounts, backupcopy: str) -> None:
         assert (fs / "f").read_bytes() == contents[-1]
     seen = [found for _, found in fs.each_commit("f", before)]
     assert set(seen) <= set(contents)
-    assert [c for i, c in enumerate(seen) if i == 0 or c != seen[i - 1]] == contents[1:]
+    changes = [c for i, c in enumerate(seen) if i == 0 or c != seen[i - 1]]
+    assert changes in (contents, contents[1:])  # its backup may be committed before the first new version
     for view, root in fs.views():
         assert (root / "f").read_bytes() == contents[-1], view
 
