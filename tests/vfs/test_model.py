@@ -42,7 +42,9 @@ STEPS = st.one_of(
     st.tuples(st.just("save"), PATHS, DATA),
     st.tuples(st.just("mkdir"), PATHS),
     st.tuples(st.just("mkdir"), PATHS),
-    st.tuples(st.just("symlink"), PATHS, st.binary(min_size=1, max_size=900).filter(lambda b: b"\0" not in b)),
+    st.tuples(
+        st.just("symlink"), PATHS, st.binary(min_size=1, max_size=900).filter(lambda b: b"\0" not in b)
+    ),
     st.tuples(st.just("unlink"), PATHS),
     st.tuples(st.just("rmdir"), PATHS),
     st.tuples(st.just("rename"), PATHS, PATHS, st.sampled_from([0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE])),
