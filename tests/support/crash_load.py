@@ -191,7 +191,7 @@ class Load:
                     await self._commit(committer, ())
                 await stager.sync()
                 await self._commit(committer, tuple(pieces))
-            await stager.close()
+            stager.close()
             await committer.drain()
             background.cancel_scope.cancel()
 
