@@ -31,7 +31,7 @@ from commitfs.format.record import (
     WalkState,
     seal,
 )
-from commitfs.store.file import StoreFile, WriteFailed, is_no_room
+from commitfs.store.file import STAGE_ALIGN, StoreFile, WriteFailed, is_no_room
 from commitfs.store.heads import Heads
 from commitfs.store.pending import Pending
 from commitfs.store.tail import Tail
@@ -118,7 +118,9 @@ class Log:
         self.queue: deque[Entry] = deque()
         self.open = False
         """A commit is between begin and finish."""
-        self._store = start.store
+        self.store = start.store
+        self.reserved = 0
+        """Bytes of commits to come for which room is guaranteed."""
         self._align = align
         self._chain = start.chain
         self._draw = draw
@@ -146,15 +148,19 @@ class Log:
         """A record without a root for the placed end."""
         id_ = self.head.id if self.head is not None else 0
         offset = self.placed_end
-        return Record(
-            kind, 0, offset, id_, self._store, 0, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, branch, 0, 0
-        )
+        return Record(kind, 0, offset, id_, self.store, 0, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, branch, 0, 0)
+
+    def stage_end(self, nbytes: int) -> int:
+        """Where a stage for `nbytes` would end: above all zeros, so that the next tail can be laid
+        behind it while commits still go into the present one."""
+        start = max(self.tail.zeros_end, self.placed_end + RECORD_SIZE)
+        return -(-(start + nbytes) // STAGE_ALIGN) * STAGE_ALIGN
 
     def place_stage(self, end: int) -> Entry | None:
         """Queue a stage from the placed end to `end`, prepared with `tail.lay_behind`; None if commits
         have meanwhile left too little of it."""
         length = end - self.placed_end - RECORD_SIZE
-        if length < RECORD_SIZE:
+        if length < STAGE_ALIGN:
             return None
         entry = self.place(self.bare(STAGE, length), [])
         self.tail.step_over(end)
@@ -272,27 +278,29 @@ class Log:
         return self.latched is None and (self.slot_due() or self.tail.low(self.placed_end))
 
     def chores(self) -> None:
-        """Lay zeros and write a slot where due.  May run in a thread of its own, one at a time."""
+        """Lay zeros and write a slot where due.  May run in a thread of its own, one at a time; the
+        caller latches what this raises.  A lack of room is not raised: it may pass."""
         try:
             if self.tail.low(self.placed_end):
                 self.tail.extend(self.placed_end)
+            if self.slot_due():
+                self.name_head()
         except OSError as error:
-            self._unless_no_room(error)
-        if self.slot_due():
-            self.name_head()
+            if not is_no_room(error):
+                raise
+
+    def do_chores(self) -> None:
+        """What is due, at once."""
+        if self.chores_due():
+            try:
+                self.chores()
+            except OSError as error:
+                self.latch(error)
 
     def name_head(self) -> None:
         """Write the newest acknowledged commit into the older slot."""
-        try:
-            if self.durable_head is not None and self.latched is None:
-                self.heads.write(self.durable_head, oldest=self.oldest)
-        except OSError as error:
-            self._unless_no_room(error)
-
-    def _unless_no_room(self, error: OSError) -> None:
-        """What is done beside the commits can wait for room; any other error latches."""
-        if not is_no_room(error):
-            self.latch(error)
+        if self.durable_head is not None:
+            self.heads.write(self.durable_head, oldest=self.oldest)
 
 
 __all__ = ["Entry", "Group", "Log", "Ticket", "draw_number"]

@@ -38,7 +38,8 @@ class Pending:
             return []
         with self._lock:
             first = max(bisect_right(starts, offset) - 1, 0)
-            found = [(start, self._segments[start]) for start in starts[first : bisect_left(starts, offset + length)]]
+            behind = bisect_left(starts, offset + length)
+            found = [(start, self._segments[start]) for start in starts[first:behind]]
         return [(start, data) for start, data in found if start + len(data) > offset]
 
 

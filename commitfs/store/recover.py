@@ -36,7 +36,7 @@ from commitfs.format.slot import (
     parse_slot,
 )
 from commitfs.store.file import StoreFile, is_no_room
-from commitfs.store.tail import STEP, Tail
+from commitfs.store.tail import Tail
 
 _WINDOW: Final = 64 << 10
 _SCAN: Final = 1 << 20
@@ -122,16 +122,15 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     found = Found(slots, slot, state, slot.head)
     if slot.ro_compat & ~RO_COMPAT_KNOWN:
         found.no_writing = "it uses a feature this version of commitfs does not know"
-    if slot.head is not None and slot.head_has_record:
-        # The slot's copy is as good as the record, but a record that differs is damage.
-        if file.pread(RECORD_SIZE, slot.head.offset) != records.pack(slot.head, native.crc32c)[0]:
+    # The slot's copy is as good as the record, but a record that differs is damage.
+    if slot.head_has_record and slot.head is not None:
+        expected, _ = records.pack(slot.head, native.crc32c)
+        if file.pread(RECORD_SIZE, slot.head.offset) != expected:
             found.damage = f"the record of commit {slot.head.id} at offset {slot.head.offset} is damaged"
     return found
 
 
-def _start_without_slots(
-    file: StoreFile, path: str, report: Report, slots: list[Slot | Unreadable]
-) -> Found:
+def _start_without_slots(file: StoreFile, path: str, report: Report, slots: list[Slot | Unreadable]) -> Found:
     """Both slots are lost: the log itself says where it starts and whose it is."""
     if Unreadable.NEWER in slots or Unreadable.UNKNOWN in slots:
         raise FormatError(f"{path} is of a newer format: it takes a newer version of commitfs")
@@ -179,7 +178,7 @@ def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
             return  # the file ends within the record
 
 
-def follow(file: StoreFile, state: WalkState) -> tuple[Record | None, int]:
+def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple[Record | None, int]:
     """Walk on from `state`, which moves.  The newest commit passed, if any, and the unknown flags of
     the low byte seen on the way."""
     at = native.WalkState(
@@ -189,11 +188,11 @@ def follow(file: StoreFile, state: WalkState) -> tuple[Record | None, int]:
     want = RECORD_SIZE
     while want:
         base = at.offset
-        window = file.pread(max(want, _WINDOW), base)
-        result = native.walk(window, base, at)
+        data = file.pread(max(want, window), base)
+        result = native.walk(data, base, at)
         flags |= result.unknown_flags
         want = result.need
-        if at.offset == base and want > len(window):
+        if at.offset == base and want > len(data):
             break  # the file ends within the record
     passed = at.commit_offset != state.commit_offset
     state.offset, state.session, state.chain = at.offset, at.session, at.chain
