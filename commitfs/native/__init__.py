@@ -7,7 +7,7 @@ their speed.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -49,23 +49,47 @@ def _fail(rc: int) -> NoReturn:
     raise OSError(-rc, os.strerror(-rc))
 
 
-def _pieces(buffers: Sequence[Buffer]) -> tuple[Any, list[Any]]:
-    """An iovec array of `buffers`, and what must be kept alive as long as it is used."""
-    held = [ffi.from_buffer(data) for data in buffers]
-    pieces = ffi.new("struct iovec[]", len(held))
-    for piece, at in zip(pieces, held, strict=True):
-        piece.iov_base = at
-        piece.iov_len = len(at)
-    return pieces, held
+class _Pieces:
+    """An iovec array over buffers, which it holds until `release`.
+
+    Released rather than left to the collector: an error's traceback would keep the buffers held, and their
+    owners could then not let go of them.
+    """
+
+    __slots__ = ("_held", "array")
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._held = [ffi.from_buffer(data) for data in buffers]
+        self.array: Any = ffi.new("struct iovec[]", len(self._held))
+        for piece, at in zip(self.array, self._held, strict=True):
+            piece.iov_base = at
+            piece.iov_len = len(at)
+
+    def release(self) -> None:
+        for at in self._held:
+            ffi.release(at)
 
 
-def _as_one(buffers: Sequence[Buffer]) -> bytes | None:
-    """The buffers as one, if they are one or together are small."""
+def _write(
+    one: Callable[[int, bytes, int, int], int],
+    many: Callable[[int, Any, int, int], int],
+    fd: int,
+    buffers: Sequence[Buffer],
+    offset: int,
+) -> None:
+    # A single buffer is handed on where it lies, since its alignment may matter (O_DIRECT).
+    if len(buffers) > 1 and sum(map(len, buffers)) <= _JOINED:
+        buffers = (b"".join(buffers),)
     if len(buffers) == 1 and type(buffers[0]) is bytes:
-        return buffers[0]
-    if sum(map(len, buffers)) <= _JOINED:
-        return b"".join(buffers)
-    return None
+        rc = one(fd, buffers[0], len(buffers[0]), offset)
+    else:
+        pieces = _Pieces(buffers)
+        try:
+            rc = many(fd, pieces.array, len(pieces.array), offset)
+        finally:
+            pieces.release()
+    if rc:
+        _fail(rc)
 
 
 def write_durable(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
@@ -75,26 +99,12 @@ def write_durable(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     `OSError`: with ENOSPC, EDQUOT or EFBIG, and not `SyncFailed`, it was the write; else it is unknown
     what is durable.
     """
-    one = _as_one(buffers)
-    if one is not None:
-        rc = lib.cfs_write_durable_one(fd, one, len(one), offset)
-    else:
-        pieces, _held = _pieces(buffers)
-        rc = lib.cfs_write_durable(fd, pieces, len(pieces), offset)
-    if rc:
-        _fail(rc)
+    _write(lib.cfs_write_durable_one, lib.cfs_write_durable, fd, buffers, offset)
 
 
 def write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """Write `buffers` one behind the other at `offset`, without a sync.  `OSError`."""
-    one = _as_one(buffers)
-    if one is not None:
-        rc = lib.cfs_write_all_one(fd, one, len(one), offset)
-    else:
-        pieces, _held = _pieces(buffers)
-        rc = lib.cfs_write_all(fd, pieces, len(pieces), offset)
-    if rc:
-        _fail(rc)
+    _write(lib.cfs_write_all_one, lib.cfs_write_all, fd, buffers, offset)
 
 
 class NativeCommitter:
@@ -108,7 +118,7 @@ class NativeCommitter:
         self._committer: Any = lib.cfs_committer_new(error)
         if not self._committer:
             _fail(error[0])
-        self._kept: object = None
+        self._pieces: _Pieces | None = None
 
     def _open(self) -> Any:
         if self._committer is None:
@@ -117,11 +127,12 @@ class NativeCommitter:
 
     def submit(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Begin write_durable of `buffers`.  `finish` must be called before the next."""
-        kept = _pieces(buffers)
-        rc = lib.cfs_committer_submit(self._open(), fd, kept[0], len(kept[0]), offset)
-        if rc:
+        committer = self._open()
+        pieces = _Pieces(buffers)
+        if lib.cfs_committer_submit(committer, fd, pieces.array, len(pieces.array), offset):
+            pieces.release()
             raise RuntimeError("a write is under way")
-        self._kept = kept
+        self._pieces = pieces
 
     def fileno(self) -> int:
         """A descriptor that is readable once the write has ended."""
@@ -129,10 +140,12 @@ class NativeCommitter:
 
     def finish(self) -> None:
         """Wait for the write's end, if need be; raises what write_durable would have raised."""
-        if self._kept is None:
+        pieces = self._pieces
+        if pieces is None:
             raise RuntimeError("no write is under way")
         rc = lib.cfs_committer_finish(self._open())
-        self._kept = None
+        self._pieces = None
+        pieces.release()
         if rc:
             _fail(rc)
 
@@ -141,7 +154,9 @@ class NativeCommitter:
         committer, self._committer = self._committer, None
         if committer is not None:
             lib.cfs_committer_free(committer)
-            self._kept = None
+            if self._pieces is not None:
+                self._pieces.release()
+                self._pieces = None
 
 
 @dataclass(slots=True)

@@ -47,11 +47,14 @@ typedef struct {
 void cfs_walk(const uint8_t *window, size_t size, uint64_t base, cfs_walk_state *state);
 
 #define CFS_STORED_MAX ...
+#define CFS_ENCODED_MAX ...
 #define CFS_BODY_MAX ...
 #define CFS_NODES_MIN ...
-size_t cfs_lz4_state_size(void);
+typedef ... LZ4_stream_t;
+LZ4_stream_t *LZ4_createStream(void);
+int LZ4_freeStream(LZ4_stream_t *stream);
 size_t cfs_node_encode(unsigned level, const uint8_t *body, size_t length, unsigned count, uint8_t *out,
-                       void *lz4);
+                       LZ4_stream_t *lz4);
 
 typedef struct { size_t bytes, count; ...; } cfs_nodes;
 cfs_nodes *cfs_nodes_new(size_t limit);

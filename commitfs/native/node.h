@@ -2,6 +2,7 @@
 #ifndef CFS_NODE_H
 #define CFS_NODE_H
 
+#include <lz4.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +20,7 @@ enum {
     CFS_LEVEL_MAX = 15,
     CFS_RAW = 0,
     CFS_LZ4 = 1,
+    CFS_ENCODED_MAX = CFS_HEADER + LZ4_COMPRESSBOUND(CFS_BODY_MAX), /* before it is known whether LZ4 pays */
 };
 
 /* Where a node lies: an offset of the log, or CFS_DIRTY + slot for a node not built yet. */
@@ -49,6 +51,7 @@ typedef struct cfs_node {
     struct cfs_node *chain;           /* same bucket of the cache */
     uint16_t slots, room;             /* size of `start`; size of the body */
     uint16_t count, length;           /* entries; bytes they take of the body */
+    uint16_t newest;                  /* index of the entry inserted last; a hint for splits, UINT16_MAX: unknown */
     uint8_t level;                    /* 0: leaf */
     uint16_t start[];                 /* `slots` of them, then the body */
 } cfs_node;
@@ -101,19 +104,19 @@ unsigned cfs_node_child(const cfs_node *n, const uint8_t *key, size_t size);
 
 void cfs_child_pointer(cfs_pointer *p, const cfs_node *n, unsigned i);
 
-/* These need the room to be there. */
+/* These need the room to be there.  Only the first sets `newest`. */
 void cfs_node_insert(cfs_node *n, unsigned i, const uint8_t *key, size_t key_size, const uint8_t *value,
                      size_t value_size);
 void cfs_node_remove(cfs_node *n, unsigned i);
+void cfs_node_replace(cfs_node *n, unsigned i, const uint8_t *value, size_t value_size);
 void cfs_node_append(cfs_node *n, const cfs_node *from, unsigned first, unsigned last);
 void cfs_node_truncate(cfs_node *n, unsigned count);
 /* Makes the first key of an internal node empty, as N5 wants it. */
 void cfs_node_blank_first(cfs_node *n);
 
-/* Stored form of `length` bytes of entries into out[CFS_STORED_MAX]: its length.  `lz4` is cfs_lz4_state_size()
-   bytes, aligned to 8. */
-size_t cfs_node_encode(unsigned level, const uint8_t *body, size_t length, unsigned count, uint8_t *out, void *lz4);
-size_t cfs_lz4_state_size(void);
+/* Stored form of `length` bytes of entries into out[CFS_ENCODED_MAX]: its length, at most CFS_STORED_MAX. */
+size_t cfs_node_encode(unsigned level, const uint8_t *body, size_t length, unsigned count, uint8_t *out,
+                       LZ4_stream_t *lz4);
 
 /* Decodes and checks everything (N1 to N7).  0, -EBADMSG or -ENOMEM.  Safe on any input. */
 int cfs_node_decode(const uint8_t *stored, size_t size, uint32_t level, cfs_node **out);

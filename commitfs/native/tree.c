@@ -28,7 +28,7 @@ void cfs_tree_free(cfs_tree *t)
     free(t->vacant);
     free(t->order);
     free(t->built);
-    free(t->lz4);
+    LZ4_freeStream(t->lz4);
     free(t);
 }
 

@@ -26,7 +26,7 @@ typedef struct {
     cfs_pointer need;   /* what -EAGAIN asks for */
     int changed;        /* root is not the one of the last build */
     uint64_t estimate;  /* no build now would store more bytes than this, each node rounded up to 8 */
-    uint8_t out[CFS_STORED_MAX];
+    uint8_t out[CFS_ENCODED_MAX];
     cfs_nodes *nodes;
     /* Dirty nodes by slot; unused slots hold NULL and are listed in `vacant`. */
     cfs_node **dirty;
@@ -36,7 +36,7 @@ typedef struct {
     uint32_t *order;
     cfs_pointer *built;
     uint32_t ordered, stored;
-    void *lz4;
+    LZ4_stream_t *lz4;
 } cfs_tree;
 
 /* NULL without memory, or if the offset is none of a log. */

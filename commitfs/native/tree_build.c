@@ -44,7 +44,7 @@ int cfs_tree_build_begin(cfs_tree *t)
         return -ENOMEM;
     t->built = built;
     if (!t->lz4) {
-        t->lz4 = malloc(cfs_lz4_state_size());
+        t->lz4 = LZ4_createStream();
         if (!t->lz4)
             return -ENOMEM;
     }

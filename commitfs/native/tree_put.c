@@ -45,12 +45,19 @@ static int prepare_splits(cfs_tree *t, cfs_path *path, spares *s)
     return 0;
 }
 
-/* Where to cut a node whose entry `inserted` is new.  An entry put at the end goes alone to the right, so that keys put
-   in ascending order leave full nodes behind; else the halves become as equal as they can. */
-static unsigned cut_of(const cfs_node *n, unsigned inserted)
+/* Where to cut a node.  `inserted` is the entry put last, its count if that only replaced one; `followed` says that
+   it came just behind the one put before.
+
+   Keys that come in ascending order leave full nodes behind, also where they come between others (the names of a
+   directory, the inodes of its files): an entry put at the end goes alone to the right, and one that followed
+   parts what is above it from what is below.  Else the halves become as equal as they can. */
+static unsigned cut_of(const cfs_node *n, unsigned inserted, bool followed)
 {
     if (inserted + 1u == n->count)
         return inserted;
+    if (followed && inserted < n->count && n->start[inserted + 1u] <= CFS_SPLIT &&
+        n->length - n->start[inserted + 1u] <= CFS_SPLIT)
+        return inserted + 1u;
     unsigned cut = 1;
     while (cut + 1u < n->count && 2u * n->start[cut] < n->length)
         cut++;
@@ -69,15 +76,20 @@ static size_t separator_size(const cfs_node *left, const cfs_node *right)
     return size + 1;
 }
 
-/* Splits the node of the path at `depth` and puts the pointer to the new one into its parent, which has room. */
-static void split(cfs_tree *t, cfs_path *path, unsigned depth, unsigned inserted, spares *s)
+/* Splits the node of the path at `depth` and puts the pointer to the new one into its parent, which has room; whether
+   that followed the one put there before. */
+static bool split(cfs_tree *t, cfs_path *path, unsigned depth, unsigned inserted, bool followed, spares *s)
 {
     cfs_node *left = path->node[depth], *right = s->node[--s->count];
-    unsigned cut = cut_of(left, inserted);
+    unsigned cut = cut_of(left, inserted, followed);
     t->estimate -= cfs_stored_bound(left);
     right->level = left->level;
     cfs_node_append(right, left, cut, left->count);
     cfs_node_truncate(left, cut);
+    if (cut <= inserted) {
+        right->newest = (uint16_t)(inserted - cut);
+        left->newest = UINT16_MAX;
+    }
     t->estimate += cfs_stored_bound(left);
 
     uint8_t separator[CFS_KEY_MAX], pointer[CFS_POINTER];
@@ -95,8 +107,11 @@ static void split(cfs_tree *t, cfs_path *path, unsigned depth, unsigned inserted
     cfs_put_pointer(pointer, &p);
     cfs_node *parent = path->node[depth - 1];
     t->estimate -= cfs_stored_bound(parent);
-    cfs_node_insert(parent, path->index[depth - 1] + 1, separator, size, pointer, sizeof pointer);
+    unsigned index = path->index[depth - 1] + 1;
+    followed = parent->newest + 1u == index;
+    cfs_node_insert(parent, index, separator, size, pointer, sizeof pointer);
     t->estimate += cfs_stored_bound(parent);
+    return followed;
 }
 
 /* Puts a new root above the old one, at the head of the path. */
@@ -124,15 +139,15 @@ static bool too_long(const cfs_node *n)
     return n->length > CFS_SPLIT && n->count > 1;
 }
 
-static void split_up(cfs_tree *t, cfs_path *path, spares *s)
+static void split_up(cfs_tree *t, cfs_path *path, unsigned inserted, bool followed, spares *s)
 {
-    unsigned depth = path->depth - 1, inserted = path->index[depth];
+    unsigned depth = path->depth - 1;
     while (too_long(path->node[depth])) {
         if (depth == 0) {
             raise_root(t, path, s);
             depth = 1;
         }
-        split(t, path, depth, inserted, s);
+        followed = split(t, path, depth, inserted, followed, s);
         depth--;
         inserted = path->index[depth] + 1;
     }
@@ -177,13 +192,16 @@ static int put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *
 
     cfs_node *leaf = path.node[last];
     t->estimate -= cfs_stored_bound(leaf);
-    if (path.exact)
-        cfs_node_remove(leaf, index);
-    cfs_node_insert(leaf, index, key, key_size, value, value_size);
+    bool followed = false;
+    if (path.exact) {
+        cfs_node_replace(leaf, index, value, value_size);
+        index = leaf->count;
+    } else {
+        followed = leaf->newest + 1u == index;
+        cfs_node_insert(leaf, index, key, key_size, value, value_size);
+    }
     t->estimate += cfs_stored_bound(leaf);
-    if (path.exact && index + 1u == leaf->count)
-        path.index[last] = 0; /* not new: cut in the middle */
-    split_up(t, &path, &s);
+    split_up(t, &path, index, followed, &s);
     release(&s);
     return 0;
 }
