@@ -57,7 +57,7 @@ class Attributes:
             live.keep_atime(node)
         if wanted.size is not None and not node.writers and handle is None and not node.dead:
             # truncate(2) by path, and nobody's close will come (P2).
-            await commits.point(node, files.who(ctx))
+            await commits.point([node], files.who(ctx))
             live.unpin(node)
 
     def _place(self, ino: int, name: bytes) -> Node:
