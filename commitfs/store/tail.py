@@ -49,7 +49,7 @@ class Tail:
         """
         with self._lock:
             try:
-                self._lay(_up(max(end, self.zeros_end + STEP), _PAGE))
+                self._lay(max(_up(end, _PAGE), (self.zeros_end + STEP) // _PAGE * _PAGE))
             except OSError as error:
                 if not is_no_room(error):
                     raise
