@@ -27,7 +27,7 @@ def _up(offset: int, to: int) -> int:
 class Tail:
     """Thread-safe; all calls that write block.
 
-    T1: zeros are written only at or above `zeros_end` and under the lock, and a range of records is
+    S8: zeros are written only at or above `zeros_end` and under the lock, and a range of records is
     below `zeros_end` before it is written (`claim`): zeros never fall on a record.
     """
 

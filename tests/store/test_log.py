@@ -1,4 +1,4 @@
-"""Groups, sealing, what fails and what then (L1 to L4, H1)."""
+"""Groups, sealing, what fails and what then (S3, S5 to S8)."""
 
 import errno
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class TestGroups:
         records = on_disk(disk, store)
         assert [record.flags for record in records] == [FIRST | LAST, 0, 0, LAST, 0, LAST]
         starts = [records[n].offset for n in (0, 1, 1, 1, 4, 4)]
-        assert [record.synced for record in records] == starts, "L1"
+        assert [record.synced for record in records] == starts, "S3"
         assert len({record.session for record in records}) == 1
         assert [record.chain for record in records] == [0, *(record.crc for record in records[:-1])]
 
@@ -294,7 +294,7 @@ class TestSlotWrites:
             commit(store)
         places = [offset for offset, _ in of_kind(file, "slot")]
         assert len(places) == 6
-        assert all(a != b for a, b in pairwise(places)), "H1: they alternate"
+        assert all(a != b for a, b in pairwise(places)), "S7: they alternate"
         named = sorted(slot.head.id if slot.head else 0 for slot in slots(disk))
         assert named == [80, 96]
 
@@ -358,7 +358,7 @@ class TestTail:
         assert len(zeros) == 4
 
     def test_zeros_never_fall_on_records(self) -> None:
-        # T1: a group beyond the zeros claims its range before it is written.
+        # S8: a group beyond the zeros claims its range before it is written.
         disk, file, store = watched()
         log = log_of(store)
         file.fail["zeros"] = WriteFailed(errno.ENOSPC, "No space left on device")
