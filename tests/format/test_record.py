@@ -98,7 +98,9 @@ def some_log(seed: int = 1) -> LogWriter:
             log.restart()
         kind = random_.choice((COMMIT, COMMIT, COMMIT, STAGE, PAD))
         data = random_.randbytes(random_.randrange(200))
-        log.append(kind, data, flags=random_.choice((0, LAST, 0x100)), gap=random_.choice((0, 64)) * (kind != COMMIT))
+        log.append(
+            kind, data, flags=random_.choice((0, LAST, 0x100)), gap=random_.choice((0, 64)) * (kind != COMMIT)
+        )
     return log
 
 
@@ -161,7 +163,11 @@ class TestRecord:
         found = parse(data, crc32c)
         assert found is not None
         assert found.confirm(offset=LOG_START, store=STORE, id=7).id == 7
-        for offset, store, id_ in ((LOG_START + 8, STORE, 7), (LOG_START, STORE + 1, 7), (LOG_START, STORE, 8)):
+        for offset, store, id_ in (
+            (LOG_START + 8, STORE, 7),
+            (LOG_START, STORE + 1, 7),
+            (LOG_START, STORE, 8),
+        ):
             with pytest.raises(CorruptError):
                 found.confirm(offset=offset, store=store, id=id_)
 
@@ -254,7 +260,15 @@ class TestWalk:
 
     @pytest.mark.parametrize(
         "change",
-        [{"offset": LOG_START + 8}, {"store": STORE + 1}, {"id": 2}, {"id": 0}, {"chain": 1}, {"kind": 4}, {"kind": 0}],
+        [
+            {"offset": LOG_START + 8},
+            {"store": STORE + 1},
+            {"id": 2},
+            {"id": 0},
+            {"chain": 1},
+            {"kind": 4},
+            {"kind": 0},
+        ],
     )
     def test_wants_place_store_id_chain_and_a_known_kind(self, change: dict[str, int]) -> None:
         record = placed(COMMIT, LOG_START, 1, 0)._replace(flags=FIRST, session=SESSION, bytes_crc=crc32c(b""))

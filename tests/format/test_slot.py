@@ -17,7 +17,9 @@ def resealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("slot", [SLOT, dataclasses.replace(SLOT, head=None), dataclasses.replace(SLOT, align=8)])
+@pytest.mark.parametrize(
+    "slot", [SLOT, dataclasses.replace(SLOT, head=None), dataclasses.replace(SLOT, align=8)]
+)
 def test_packs_and_parses(slot: Slot) -> None:
     data = pack_slot(slot, crc32c)
     assert len(data) == SLOT_SIZE
@@ -25,7 +27,9 @@ def test_packs_and_parses(slot: Slot) -> None:
 
 
 def test_the_earlier_format_has_heads_without_records() -> None:
-    head = Record._make(parse(pack(HEAD._replace(session=0), crc32c, earlier=True)[0], crc32c, earlier=True) or ())
+    head = Record._make(
+        parse(pack(HEAD._replace(session=0), crc32c, earlier=True)[0], crc32c, earlier=True) or ()
+    )
     for earlier in (True, False):
         slot = dataclasses.replace(SLOT, head=head, earlier=earlier)
         data = pack_slot(slot, crc32c)

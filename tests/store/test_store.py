@@ -2,6 +2,7 @@
 
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,13 @@ class TestCreate:
         Store.create(path, align=512)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         store = Store.open(path)
-        assert (store.head, store.align, store.next_id, store.oldest_id, store.durable_id) == (None, 512, 1, 0, 0)
+        assert (store.head, store.align, store.next_id, store.oldest_id, store.durable_id) == (
+            None,
+            512,
+            1,
+            0,
+            0,
+        )
         assert list(store.records()) == []
         assert list(store.tree(store.head).scan(b"")) == []
         with pytest.raises(NotFoundError):
@@ -94,7 +101,9 @@ class TestOpenRefuses:
         disk, _ = filled(3)
         for offset in (0, 4096):
             disk.cache[offset + 12] = 1
-            disk.cache[offset + 508 : offset + 512] = crc32c(disk.cache[offset : offset + 508]).to_bytes(4, "little")
+            disk.cache[offset + 508 : offset + 512] = crc32c(disk.cache[offset : offset + 508]).to_bytes(
+                4, "little"
+            )
         before = bytes(disk.cache)
         said: list[str] = []
         store = open_store(disk, writable=True, report=said.append)
@@ -125,7 +134,7 @@ class TestCommit:
 
     def test_knows_its_past(self) -> None:
         _, records = filled(10)
-        for before, record in zip(records, records[1:], strict=False):
+        for before, record in pairwise(records):
             assert (record.prev, record.parent, record.parent_id) == (before.offset, before.offset, before.id)
             assert record.synced <= record.offset
         assert records[0].prev == records[0].parent == records[0].parent_id == records[0].skip == 0

@@ -2,7 +2,9 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import trio
 
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
@@ -23,7 +25,7 @@ class LimitedFile(MemoryFile):
         if end > self.limited.limit:
             raise WriteFailed(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def write_durable(self, buffers: list[Buffer], offset: int) -> None:  # type: ignore[override]
+    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
         self._room(offset + sum(map(len, buffers)))
         super().write_durable(buffers, offset)
 
@@ -94,6 +96,13 @@ def filled(count: int, *, align: int = 8, size: int = 40) -> tuple[MemoryDisk, l
 
 def ids(store: Store) -> list[int]:
     return [record.id for record in store.records()]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task or thread does, at most ten seconds."""
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.001)
 
 
 def flip(on: MemoryDisk, offset: int, bit: int = 0) -> None:
