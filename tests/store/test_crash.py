@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from commitfs.store.store import Store
 
+from commitfs.store.store import Store
 from tests.support.crash_check import Checker
 from tests.support.crash_load import Load
 from tests.support.crash_states import Enumerator

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
-from commitfs.store.committer import GroupCommitter
-from commitfs.store.stage import Stager
-from commitfs.store.store import Store, Ticket
 
 from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
+from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile
+from commitfs.store.stage import Stager
+from commitfs.store.store import Store, Ticket
 from commitfs.store.tree import Tree
 from tests.support.crash_file import CrashFile, Trace, crash_opener
 from tests.support.memory_file import MemoryDisk
