@@ -118,6 +118,8 @@ class Log:
         self.queue: deque[Entry] = deque()
         self.open = False
         """A commit is between begin and finish."""
+        self.unwritten: dict[int, Record] = {}
+        """Records of commits placed and not in the file yet, by offset: pointers lead to them already."""
         self.store = start.store
         self.reserved = 0
         """Bytes of commits to come for which room is guaranteed."""
@@ -140,6 +142,7 @@ class Log:
         self.placed_end = record.end
         if record.kind == COMMIT:
             self.head = record
+            self.unwritten[record.offset] = record
             if not self.oldest[0]:
                 self.oldest = (record.id, record.offset)
         return entry
@@ -215,6 +218,8 @@ class Log:
                 checksum=native.crc32c,
             )
             entry.record = entry.ticket.record = record
+            if record.kind == COMMIT:
+                self.unwritten[record.offset] = record
             if newest is not None and newest.offset == record.offset:
                 self.head = record
             chain = record.crc
@@ -244,6 +249,7 @@ class Log:
             record = entry.record
             if record.kind == COMMIT:
                 self.durable_head = record
+                self.unwritten.pop(record.offset, None)
             at = record.bytes_offset
             for buffer in entry.buffers:
                 self.pending.remove(at)

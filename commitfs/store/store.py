@@ -62,7 +62,7 @@ class Store:
         self._head = found.head
         self._end = found.state.offset
         self._oldest = found.slot.oldest_id
-        self._index = Index(self.read, found.slot.store)
+        self._index = Index(self.read, found.slot.store, self.log.unwritten if self.log is not None else {})
         self.nodes = Nodes(self)
 
     @classmethod
