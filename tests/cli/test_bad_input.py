@@ -142,7 +142,7 @@ MOUNTS = [
 
 @pytest.mark.mounted
 @pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "background"])
-@pytest.mark.parametrize(("args", "word"), MOUNTS, ids=lambda value: " ".join(value))
+@pytest.mark.parametrize(("args", "word"), MOUNTS, ids=["_".join(args) for args, _ in MOUNTS])
 def test_mounts_that_cannot_be(tmp_path: Path, args: list[str], word: str, foreground: bool) -> None:
     from tests.cli.test_process import commitfs
 
