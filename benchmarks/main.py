@@ -80,14 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = machine.facts(chosen.dir)
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     results: list[RowResult] = []
-    for name in chosen.rows or ROWS:
-        folder = Path(tempfile.mkdtemp(prefix="commitfs-bench-", dir=chosen.dir))
-        try:
-            result = run_row(name, Bench(folder, chosen.quick, chosen.rounds), chosen.trace)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        results.append(result)
-        print("", *lines(result), sep="\n", flush=True)
+    top = Path(tempfile.mkdtemp(prefix="commitfs-bench-", dir=chosen.dir))
+    try:
+        for name in chosen.rows or ROWS:
+            folder = top / name
+            folder.mkdir()
+            results.append(run_row(name, Bench(folder, chosen.quick, chosen.rounds), chosen.trace))
+            print("", *lines(results[-1]), sep="\n", flush=True)
+    finally:
+        # Only now: ext4 makes files slowly where many were removed in the last minute, which
+        # would flatter whatever is compared with it in the rows that follow.
+        shutil.rmtree(top, ignore_errors=True)
     path: Path = chosen.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
     whole = document(
         started=started.isoformat(),
