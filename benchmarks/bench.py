@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
-from benchmarks.mounted import Mounted
+from benchmarks.mounted import Mounted, commitfs
 from benchmarks.stats import Side
 
 SOURCES = Path(__file__).parent / "c"
@@ -65,8 +65,14 @@ class Bench:
     @contextmanager
     def mount(self, store: Path | None = None, *options: str) -> Iterator[Mounted]:
         """A mount of `store` (a new one without), served by a daemon of its own."""
-        mounted = Mounted(store or self.place("store.db"), self.new_folder("mnt"), options)
-        with mounted:
+        with commitfs(store or self.place("store.db"), self.new_folder("mnt"), *options) as mounted:
+            yield mounted
+
+    @contextmanager
+    def floor(self) -> Iterator[Mounted]:
+        """A mount of the least a filesystem in Python does (see floor.py)."""
+        folder = self.new_folder("floor")
+        with Mounted(["-m", "benchmarks.floor", str(self.place("log")), str(folder)], folder) as mounted:
             yield mounted
 
 

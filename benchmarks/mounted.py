@@ -1,4 +1,4 @@
-"""A store mounted by a daemon in the foreground, so that its process is known and can be watched."""
+"""A mount served by a daemon in the foreground, so that its process is known and can be watched."""
 
 import os
 import subprocess
@@ -20,12 +20,11 @@ class MountError(Exception):
 
 
 class Mounted:
-    """Context manager: `folder` serves `store` inside it, and is unmounted after it."""
+    """Context manager: `folder` serves what ``python WORDS`` puts there, and is unmounted after it."""
 
-    def __init__(self, store: Path, folder: Path, options: Sequence[str] = ()) -> None:
-        self.store = store
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
         self.folder = folder
-        self._options = [word for option in options for word in ("-o", option)]
+        self._words = list(words)
         self._said = folder.with_name(folder.name + ".stderr")
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -36,10 +35,9 @@ class Mounted:
 
     def __enter__(self) -> Self:
         before = self.folder.stat().st_dev
-        words = ["-m", "commitfs", "mount", "-f", *self._options, str(self.store), str(self.folder)]
         with self._said.open("wb") as said:
             self._daemon = subprocess.Popen(
-                [sys.executable, *words],
+                [sys.executable, *self._words],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -50,7 +48,7 @@ class Mounted:
         while self.folder.stat().st_dev == before:
             if self._daemon.poll() is not None or time.monotonic() > deadline:
                 self._stop()
-                raise MountError(f"no mount: {self._words()}")
+                raise MountError(f"no mount: {self._heard()}")
             time.sleep(0.01)
         return self
 
@@ -59,11 +57,11 @@ class Mounted:
     ) -> None:
         if kind is None and self._daemon is not None and self._daemon.poll() is not None:
             self._unmount("-uz")
-            raise MountError(f"the daemon ended: {self._words()}")
+            raise MountError(f"the daemon ended: {self._heard()}")
         self._unmount("-u")
         self._stop()
 
-    def _words(self) -> str:
+    def _heard(self) -> str:
         return self._said.read_text(errors="replace").strip() or "it said nothing"
 
     def _unmount(self, how: str) -> None:
@@ -79,6 +77,12 @@ class Mounted:
             self._daemon.kill()
             self._daemon.wait()
             raise MountError("the daemon did not end after its unmount") from None
+
+
+def commitfs(store: Path, folder: Path, *options: str) -> Mounted:
+    """A mount of `store` on `folder` with commitfs in the foreground."""
+    chosen = [word for option in options for word in ("-o", option)]
+    return Mounted(["-m", "commitfs", "mount", "-f", *chosen, str(store), str(folder)], folder)
 
 
 class Memory:

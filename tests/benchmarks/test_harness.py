@@ -11,7 +11,7 @@ import pytest
 from benchmarks import machine
 from benchmarks.bench import Bench, parse_saves, run_saves
 from benchmarks.main import ROWS, load, main, run_row
-from benchmarks.mounted import Memory, Mounted, MountError
+from benchmarks.mounted import Memory, MountError, commitfs
 from benchmarks.report import FORMAT, Report, RowResult, document, lines
 from benchmarks.stats import Goal, Ratio, Side, alternate, percentile, ratio
 
@@ -256,6 +256,20 @@ def test_memory_sees_a_process_grow() -> None:
 def test_a_mount_that_fails_says_what_the_daemon_said(tmp_path: Path) -> None:
     folder = tmp_path / "mnt"
     folder.mkdir()
-    mounted = Mounted(tmp_path, folder)
+    mounted = commitfs(tmp_path, folder)
     with pytest.raises(MountError, match="no mount: commitfs: "), mounted:
         pytest.fail("a directory was mounted as a store")
+
+
+@pytest.mark.mounted
+def test_the_floor_takes_saves_and_writes_each_behind_the_last(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with bench.floor() as floor:
+        (saves,) = run_saves(bench, [("close", floor.folder)], n=3)
+    assert len(saves.total) == 3
+    log = next(tmp_path.glob("*-log")).read_bytes()
+    for i in range(3):
+        record, data = log[i * 2176 : i * 2176 + 128], log[i * 2176 + 128 : (i + 1) * 2176]
+        assert record == bytes(128)
+        assert data.count(0) < 128
+    assert not any(log[3 * 2176 :])
