@@ -85,11 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in chosen.rows or ROWS:
             folder = top / name
             folder.mkdir()
+            machine.spread_folders(folder)
             results.append(run_row(name, Bench(folder, chosen.quick, chosen.rounds), chosen.trace))
             print("", *lines(results[-1]), sep="\n", flush=True)
     finally:
-        # Only now: ext4 makes files slowly where many were removed in the last minute, which
-        # would flatter whatever is compared with it in the rows that follow.
+        # Only now, for the same reason that folders are spread.
         shutil.rmtree(top, ignore_errors=True)
     path: Path = chosen.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
     whole = document(
