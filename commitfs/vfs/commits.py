@@ -1,0 +1,298 @@
+"""Commit points: when what is pending and staged becomes a commit, and who waits for it.
+
+Invariants
+  M1  From `Store.begin` to `Txn.finish` there is no await: a commit is one consistent state (P3).
+  M2  A commit takes everything staged, and the pending contents of the one file whose commit point it
+      is; never another file's (P2).
+  M3  Room is asked for before anything is changed: ENOSPC leaves all as it was, and `retry` holds the
+      files whose commit point could not be kept, to be tried again (STORE.md section 10).
+"""
+
+import math
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from commitfs.errors import FsError
+from commitfs.format.facts import Change, Facts, encode_facts
+from commitfs.format.inode import Blob, encode_xattr
+from commitfs.format.keys import INODE, split_key
+from commitfs.native import crc32c
+from commitfs.store.committer import GroupCommitter
+from commitfs.store.stage import Stager
+from commitfs.store.store import Store, Ticket, Txn
+from commitfs.vfs.content import SPILL_BYTES, Pending, chunks, make_extent, same_stored
+from commitfs.vfs.live import Live, Node
+from commitfs.vfs.namespace import land
+
+FILE_ROOM = 12 << 10
+"""Bytes a commit of one file may need beside its data: record, facts and a changed path in the tree."""
+SPARE_ROOM = 128 << 10
+"""Kept free of new contents, so that files can still be removed from a full disk."""
+STAGED_LIMIT = 2 << 20
+"""Staged nodes above this are committed without waiting for the settle time."""
+MEMORY_LIMIT = 64 << 20
+"""Pending bytes of all files together kept in memory."""
+
+
+class Who(NamedTuple):
+    """Whose commit it is; goes into its facts."""
+
+    uid: int
+    pid: int
+    program: bytes
+
+
+NOBODY = Who(0, 0, b"")
+
+
+class Commits:
+    def __init__(
+        self, live: Live, store: Store, committer: GroupCommitter, stager: Stager, settle: float
+    ) -> None:
+        self.live = live
+        self.store = store
+        self.committer = committer
+        self.stager = stager
+        self.settle_time = settle
+        self.pending: set[Node] = set()
+        self.memory = 0
+        self.retry: set[Node] = set()
+        self._spill_done: trio.Event | None = None
+        self._staged = trio.Event()
+        self.last_who = NOBODY
+        live.on_dead = self.dead
+
+    # Pending contents
+
+    def start(self, node: Node) -> Pending:
+        """The node's pending contents, begun now if there are none.  Raises OSError ENOSPC."""
+        pending = node.pending
+        if pending is None:
+            pending = node.pending = Pending(node.attr.size)
+            self.live.pin(node)
+        if not node.dead:
+            self.pending.add(node)
+        return pending
+
+    def reserve(self, more: int) -> None:
+        """Make sure that `more` pending bytes and all that waits already will fit.  Raises OSError."""
+        waiting = self.memory + more + FILE_ROOM * (len(self.pending) + 1)
+        self.store.reserve(waiting + self.live.tree.estimate() + SPARE_ROOM)
+
+    async def spilled(self, node: Node) -> None:
+        """Wait until no bytes of the node are on their way to a stage."""
+        while node.spilling:
+            if self._spill_done is None:
+                self._spill_done = trio.Event()
+            await self._spill_done.wait()
+
+    async def spill(self, node: Node) -> None:
+        """Move pending bytes from memory to a stage, so that a file of any size needs bounded memory.
+
+        Writers of the file wait meanwhile (`spilled`); readers go on.  Chunks get their checksum here
+        and never change again: a later write of the same range takes new room.
+        """
+        pending = node.pending
+        assert pending is not None
+        node.spilling = True
+        try:
+            pieces = [
+                (at, bytes(data)) for start, run in pending.memory_runs() for at, data in chunks(start, run)
+            ]
+            full = [piece for piece in pieces if len(piece[1]) >= SPILL_BYTES // 2]
+            if sum(len(data) for _, data in full) * 2 >= pending.memory:
+                pieces = full
+            batch: list[tuple[int, bytes]] = []
+            size = 0
+            for at, data in pieces:
+                if self._stored_already(node, pending, at, data):
+                    continue
+                if size + len(data) > SPILL_BYTES:
+                    await self._stage(pending, batch, size)
+                    batch, size = [], 0
+                batch.append((at, data))
+                size += len(data)
+            if batch:
+                await self._stage(pending, batch, size)
+        finally:
+            node.spilling = False
+            if self._spill_done is not None:
+                self._spill_done.set()
+                self._spill_done = None
+
+    def _stored_already(self, node: Node, pending: Pending, at: int, data: bytes) -> bool:
+        if not (node.saved and node.saved.stored):
+            return False
+        old = same_stored(self.live.tree, self.store, node.ino, at, data, crc32c)
+        if old is None:
+            return False
+        before = pending.memory
+        pending.replace(at, len(data), old)
+        self.memory += pending.memory - before
+        return True
+
+    async def _stage(self, pending: Pending, batch: list[tuple[int, bytes]], size: int) -> None:
+        joined = b"".join(data for _, data in batch) + bytes(-size % 4096)
+        offset = await self.stager.put(joined)
+        pending.unsynced = True
+        for at, data in batch:
+            before = pending.memory
+            pending.replace(at, len(data), make_extent(data, offset, crc32c))
+            self.memory += pending.memory - before
+            offset += len(data)
+
+    def dead(self, node: Node, old: Pending | None) -> None:
+        """The node's last name is gone: nothing of it will be committed."""
+        if node.pending is not old:
+            self.memory += node.pending.memory if node.pending is not None else 0
+            self.memory -= old.memory if old is not None else 0
+        self.pending.discard(node)
+        self.retry.discard(node)
+
+    def drop(self, node: Node) -> None:
+        """Nobody has the dead node open any more: its contents may go."""
+        if node.pending is not None:
+            self.memory -= node.pending.memory
+            node.pending = None
+
+    # Commit points
+
+    async def point(self, node: Node | None, who: Who, change: Callable[[], object] | None = None) -> None:
+        """A commit point of a file (None: of what is staged alone).  Returns when it is durable.
+
+        `change` is a namespace change that belongs to the same commit; it may refuse with FsError, and
+        then nothing has happened.
+        """
+        if node is not None:
+            await self.spilled(node)
+            while node.pending is not None and node.pending.unsynced:
+                node.pending.unsynced = False
+                await self.stager.sync()
+                await self.spilled(node)
+        await self.committer.acknowledge(self.build(node, who, change))
+
+    def build(self, node: Node | None, who: Who, change: Callable[[], object] | None = None) -> Ticket:
+        """Make the commit and queue it (M1).  Raises OSError ENOSPC and the like before any change."""
+        live = self.live
+        live.check_writable()
+        pending = node.pending if node is not None else None
+        try:
+            memory = pending.memory if pending is not None else 0
+            extents = 64 * len(pending.runs) if pending is not None else 0
+            blobs = sum(map(len, live.blobs.values()))
+            txn = self.store.begin(
+                live.tree.estimate() + memory + extents + blobs + 2 * FILE_ROOM + (memory >> 9)
+            )
+        except OSError:
+            if pending is not None and node is not None:
+                self.retry.add(node)
+            raise
+        try:
+            if change is not None:
+                change()
+            if node is not None and node.dead:
+                node = None
+            ticket = self._fill(txn, node, who)
+        except FsError:
+            if live.broken is not None:
+                raise
+            txn.abort()
+            raise
+        except BaseException as exc:
+            live.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
+            raise
+        self.last_who = NOBODY
+        return ticket
+
+    def _fill(self, txn: Txn, node: Node | None, who: Who) -> Ticket:
+        live = self.live
+        now = live.now()
+        changes = list(live.changes)
+        if node is not None:
+            op = "create" if node.fresh is not None else "write"
+            changes.insert(0, Change(op, live.path(node.ino), node.attr.size))
+        facts = Facts(now, who.uid, who.pid, who.program, tuple(changes), live.changes_truncated)
+        txn.add(encode_facts(facts, crc32c))
+        with live.changing():
+            if node is not None:
+                self._save_contents(txn, node)
+            for key, value in live.blobs.items():
+                self._save_blob(txn, key, value)
+            live.blobs.clear()
+            live.numbers.save()
+            root = live.tree.build(txn.add)
+        live.changes.clear()
+        live.changes_truncated = False
+        return txn.finish(root=root, time_ns=now)
+
+    def _save_contents(self, txn: Txn, node: Node) -> None:
+        live = self.live
+        land(live, node)
+        pending = node.pending
+        if pending is None:
+            return
+        assert node.saved is not None
+        memory = pending.memory
+        stored = pending.apply(live.tree, self.store, node.ino, node.saved.stored, txn.add, crc32c)
+        self.memory -= memory
+        node.pending = None
+        self.pending.discard(node)
+        self.retry.discard(node)
+        node.attr = node.attr._replace(stored=stored)
+        live.save(node)
+
+    def _save_blob(self, txn: Txn, key: bytes, value: bytes) -> None:
+        live = self.live
+        blob = Blob(txn.add(value), len(value), crc32c(value))
+        ino, kind, _ = split_key(key)
+        if kind == INODE:
+            node = live.node(ino)
+            assert stat.S_ISLNK(node.attr.mode)
+            node.attr = node.attr._replace(target=blob)
+            live.save(node)
+        else:
+            live.tree.put(key, encode_xattr(blob))
+
+    # Staged changes
+
+    async def staged(self, who: Who) -> None:
+        """Something was staged by `who`: have it committed in time (P4)."""
+        self.last_who = who
+        if self.settle_time <= 0 or self.live.tree.estimate() > STAGED_LIMIT:
+            await self.settle()
+        else:
+            self._staged.set()
+
+    async def settle(self) -> None:
+        """Commit what is staged, if anything is; returns when it and all before it is durable."""
+        for node in list(self.retry):
+            self.retry.discard(node)
+            if node.pending is not None and not node.dead:
+                await self.point(node, self.last_who)
+        if self.live.staged and self.live.broken is None:
+            await self.point(None, self.last_who)
+        else:
+            await self.committer.drain()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Settle the staged changes, at most the settle time after the first of them."""
+        task_status.started()
+        if self.settle_time <= 0 or math.isinf(self.settle_time):
+            await trio.sleep_forever()
+        while True:
+            await self._staged.wait()
+            await trio.sleep(self.settle_time)
+            self._staged = trio.Event()
+            if not self.live.staged and not self.retry:
+                continue
+            try:
+                await self.settle()
+            except OSError:
+                # No room, or the store is latched: whoever saves next is told.  Tried again then.
+                if self.store.latched is None:
+                    self._staged.set()
+            except FsError:
+                pass

@@ -1,0 +1,258 @@
+"""Open files of the live tree: reading, writing, and the commit points a handle brings about (P1, P2)."""
+
+import errno
+import os
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import cast
+
+import trio
+
+from commitfs.errors import FsError
+from commitfs.store.store import Store
+from commitfs.vfs import namespace
+from commitfs.vfs.api import Ctx, Opened
+from commitfs.vfs.commits import MEMORY_LIMIT, NOBODY, Commits, Who
+from commitfs.vfs.content import SPILL_BYTES, read_tree
+from commitfs.vfs.live import Live, Node
+
+RELEASE_WAIT = 0.1
+"""Seconds an observer of history waits for the RELEASE of a handle flushed with something pending."""
+PROGRAM_VALID = 1.0
+PROGRAMS = 256
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
+PRIVILEGES = stat.S_ISUID | stat.S_ISGID
+
+
+class Handle:
+    """One open file description."""
+
+    __slots__ = ("dirty", "flushed", "node", "privileged", "sync", "truncated", "who", "writable")
+
+    def __init__(self, node: Node, flags: int, who: Who) -> None:
+        self.node = node
+        self.writable = bool(flags & WRITE_FLAGS)
+        self.sync = bool(flags & SYNC_FLAGS)
+        self.who = who
+        self.privileged = who.uid == 0
+        self.dirty = False
+        """Bytes were written through it since its last commit point."""
+        self.truncated = False
+        """It made or truncated the file: a commit point at RELEASE, not at FLUSH (shells open, dup
+        and close before they write)."""
+        self.flushed = 0.0
+
+
+def unprivileged_mode(mode: int) -> int:
+    """The mode after a write by someone without privilege: set-uid goes, set-gid where it means one."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+
+
+class Files:
+    def __init__(self, live: Live, store: Store, commits: Commits | None) -> None:
+        self.live = live
+        self.store = store
+        self._commits = commits
+        self.invalidate: Callable[[int], None] = lambda ino: None
+        self.handles: dict[int, Handle] = {}
+        self._unreleased: set[Handle] = set()
+        self._releasing = 0
+        self._released: trio.Event | None = None
+        self._programs: OrderedDict[int, tuple[float, bytes]] = OrderedDict()
+
+    @property
+    def commits(self) -> Commits:
+        if self._commits is None:
+            raise FsError(errno.EROFS)
+        return self._commits
+
+    def program(self, pid: int) -> bytes:
+        """Name of a process, kept for a second: a shell opens many files in that time."""
+        now = time.monotonic()
+        known = self._programs.get(pid)
+        if known is not None and now - known[0] < PROGRAM_VALID:
+            return known[1]
+        try:
+            with open(f"/proc/{pid}/comm", "rb", buffering=0) as comm:
+                name = cast(bytes, comm.read(64)).rstrip(b"\n")
+        except OSError:
+            name = b""
+        self._programs[pid] = (now, name)
+        if len(self._programs) > PROGRAMS:
+            self._programs.popitem(last=False)
+        return name
+
+    def who(self, ctx: Ctx) -> Who:
+        return Who(ctx.uid, ctx.pid, self.program(ctx.pid))
+
+    # Opening
+
+    def _open(self, fh: int, node: Node, flags: int, ctx: Ctx) -> tuple[Handle, Opened]:
+        writable = bool(flags & WRITE_FLAGS)
+        handle = Handle(node, flags, self.who(ctx) if writable else NOBODY)
+        self.handles[fh] = handle
+        node.handles += 1
+        if writable:
+            node.writers += 1
+        self.live.pin(node)
+        # direct_io saves the kernel a GETXATTR before every write; but O_SYNC then sends no FSYNC.
+        direct = flags & os.O_ACCMODE == os.O_WRONLY and not handle.sync
+        return handle, Opened(fh, direct, not direct)
+
+    async def open(self, fh: int, ino: int, flags: int, ctx: Ctx) -> Opened:
+        live = self.live
+        node = live.node(ino)
+        if node.is_dir:
+            raise FsError(errno.EISDIR)
+        if not flags & WRITE_FLAGS:
+            _, opened = self._open(fh, node, flags, ctx)
+            return opened if self.store.writable else opened._replace(keep_cache=False)
+        live.check_writable()
+        commits = self.commits
+        if not flags & os.O_TRUNC:
+            return self._open(fh, node, flags, ctx)[1]
+        if node.spilling:
+            await commits.spilled(node)
+        self.truncate(node, 0, live.now())
+        handle, opened = self._open(fh, node, flags, ctx)
+        handle.truncated = True
+        if not handle.privileged:
+            self._drop_privileges(node)
+        return opened
+
+    def create(
+        self, fh: int, parent: int, name: bytes, mode: int, flags: int, ctx: Ctx
+    ) -> tuple[Opened, Node]:
+        commits = self.commits
+        commits.reserve(0)
+        node = namespace.create(self.live, parent, name, mode, ctx)
+        commits.start(node)
+        handle, opened = self._open(fh, node, flags, ctx)
+        handle.truncated = True
+        if not handle.writable:
+            handle.who = self.who(ctx)
+        return opened, node
+
+    # Contents
+
+    def truncate(self, node: Node, size: int, now: int) -> None:
+        """Pending until a commit point.  Raises OSError ENOSPC."""
+        commits = self.commits
+        commits.reserve(0)
+        pending = commits.start(node)
+        before = pending.memory
+        if size < node.attr.size:
+            pending.truncate(size)
+        commits.memory += pending.memory - before
+        node.attr = node.attr._replace(size=size, mtime_ns=now, ctime_ns=now)
+
+    def read(self, handle: Handle, offset: int, size: int) -> bytes:
+        node = handle.node
+        end = min(offset + size, node.attr.size)
+        if end <= offset:
+            return b""
+        pending = node.pending
+        if pending is None:
+            return bytes(read_tree(self.live.tree, self.store, node.ino, offset, end))
+        into = bytearray(end - offset)
+        base = min(end, pending.base_limit)
+        if offset < base and node.saved is not None:
+            read_tree(self.live.tree, self.store, node.ino, offset, base, into, offset)
+        pending.overlay(self.store, into, offset, end)
+        return bytes(into)
+
+    async def write(self, handle: Handle, offset: int, data: bytes) -> int:
+        commits = self.commits
+        node = handle.node
+        if node.spilling:
+            await commits.spilled(node)
+        live = self.live
+        live.check_writable()
+        length = len(data)
+        commits.reserve(length)
+        pending = commits.start(node)
+        before = pending.memory
+        pending.write(offset, data)
+        commits.memory += pending.memory - before
+        now = live.now()
+        attr = node.attr
+        node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
+        handle.dirty = True
+        if not handle.privileged and attr.mode & PRIVILEGES:
+            self._drop_privileges(node)
+        if pending.memory > SPILL_BYTES or commits.memory > MEMORY_LIMIT:
+            await commits.spill(node)
+        if handle.sync:
+            await self._commit(handle)
+        return length
+
+    def _drop_privileges(self, node: Node) -> None:
+        mode = unprivileged_mode(node.attr.mode)
+        if mode != node.attr.mode:
+            node.attr = node.attr._replace(mode=mode)
+            self.invalidate(node.ino)
+
+    # Commit points
+
+    async def _commit(self, handle: Handle) -> None:
+        """A commit point of the handle's file, if it still has a name."""
+        handle.dirty = False
+        if handle.node.dead:
+            return
+        try:
+            await self.commits.point(handle.node, handle.who)
+        except BaseException:
+            handle.dirty = True
+            raise
+
+    async def flush(self, handle: Handle) -> None:
+        if handle.dirty:
+            await self._commit(handle)
+        elif handle.truncated and handle.node.pending is not None:
+            handle.flushed = trio.current_time()
+            self._unreleased.add(handle)
+
+    async def fsync(self, handle: Handle) -> None:
+        if self._commits is None:
+            return
+        if handle.node.pending is not None and not handle.node.dead:
+            await self._commit(handle)
+        else:
+            handle.dirty = False
+            await self._commits.settle()
+
+    async def release(self, fh: int, handle: Handle) -> None:
+        del self.handles[fh]
+        node = handle.node
+        node.handles -= 1
+        if handle.writable:
+            node.writers -= 1
+        commits = self._commits
+        self._releasing += 1
+        try:
+            if node.pending is not None and commits is not None:
+                if node.dead:
+                    if not node.handles:
+                        commits.drop(node)
+                elif handle.dirty or handle.truncated or (handle.writable and not node.writers):
+                    await commits.point(node, handle.who)
+        finally:
+            self._releasing -= 1
+            self._unreleased.discard(handle)
+            self.live.unpin(node)
+            if self._released is not None:
+                self._released.set()
+                self._released = None
+
+    async def releases(self) -> None:
+        """Wait for the RELEASEs under way, and shortly for those that are about to come (P4)."""
+        late = trio.current_time() - RELEASE_WAIT
+        with trio.move_on_after(RELEASE_WAIT):
+            while self._releasing or any(handle.flushed > late for handle in self._unreleased):
+                if self._released is None:
+                    self._released = trio.Event()
+                await self._released.wait()

@@ -1,0 +1,392 @@
+"""The live tree: the newest commit's tree with staged changes in it, and what is pending beside it.
+
+Two kinds of state, kept apart so that a commit is simply "encode the tree's dirty nodes":
+
+staged    namespace changes.  They are in `Live.tree` already and go with the next commit, whoever makes it.
+pending   contents since a file's last commit point, and files that never had one ("fresh"): only in
+          `Node`, never in the tree.  `Node.attr` is what the user sees, `Node.saved` what the tree has.
+
+Invariants
+  L1  The tree holds exactly `saved` of every inode; a fresh node has none, and neither its dentry nor
+      its inode is in the tree.
+  L2  Every change of an inode, dentry or tombstone in the tree carries the id of the next commit, which
+      is the one that will hold it.
+  L3  All of this module is synchronous: no other task sees a half-made change.
+  L4  Reads come before changes; an error between two changes breaks the vfs (`broken`) rather than
+      letting half an operation be committed.
+"""
+
+import errno
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from commitfs.errors import CorruptError, FsError, ReadOnlyError
+from commitfs.format.facts import Change
+from commitfs.format.inode import (
+    INLINE_MAX,
+    NAME_MAX,
+    Blob,
+    Dentry,
+    decode_dentry,
+    decode_inode,
+    decode_xattr,
+    encode_dentry,
+    encode_inode,
+    encode_xattr,
+)
+from commitfs.format.keys import (
+    BACKREF,
+    COOKIE_SLOTS,
+    ROOT_INO,
+    XATTR,
+    backref_key,
+    backref_of,
+    cookie_base,
+    dentry_key,
+    inode_key,
+    inode_range,
+    tombstone_key,
+    type_range,
+    xattr_key,
+)
+from commitfs.store.store import Store
+from commitfs.vfs.content import Pending, TreeView
+from commitfs.vfs.node import Fresh, InodeNumbers, Node
+
+MAX_CLEAN = 4096
+"""Nodes kept in memory although nothing needs them; the tree has all of them."""
+MAX_ATIMES = 65536
+"""Access times set by hand and not committed yet (atime never commits) that are remembered."""
+MAX_CHANGES = 64
+"""Staged changes whose paths are kept for the facts of the commit."""
+HIDDEN = frozenset((b".commits", b".versions"))
+
+
+class Live:
+    """State of the live tree and the steps all operations are made of."""
+
+    def __init__(self, store: Store, now: Callable[[], int] = time.time_ns) -> None:
+        self.store = store
+        self.tree = store.tree(store.head)
+        self.now = now
+        self.nodes: dict[int, Node] = {}
+        """Nodes that memory alone knows the truth about: open, pending, fresh, dead."""
+        self.clean: OrderedDict[int, Node] = OrderedDict()
+        self.atimes: OrderedDict[int, int] = OrderedDict()
+        self.lookups: dict[int, int] = {}
+        self.fresh: dict[int, dict[bytes, int]] = {}
+        self.blobs: dict[bytes, bytes] = {}
+        """Values too long for a node, by tree key, until the next commit stores them."""
+        self.changes: list[Change] = []
+        self.changes_truncated = False
+        self.broken: Exception | None = None
+        self.on_dead: Callable[[Node, Pending | None], None] = lambda node, pending: None
+        """Told of a node whose last name went, with what was pending until then."""
+        self.numbers = InodeNumbers(self)
+
+    # Nodes
+
+    def node(self, ino: int) -> Node:
+        """Raises FsError ENOENT where there is no such inode."""
+        node = self.nodes.get(ino)
+        if node is not None:
+            return node
+        node = self.clean.get(ino)
+        if node is not None:
+            self.clean.move_to_end(ino)
+            return node
+        value = self.tree.get(inode_key(ino))
+        if value is None:
+            raise FsError(errno.ENOENT)
+        saved = decode_inode(value)
+        atime = self.atimes.get(ino)
+        node = Node(ino, saved if atime is None else saved._replace(atime_ns=atime), saved)
+        self.clean[ino] = node
+        if len(self.clean) > MAX_CLEAN:
+            self.clean.popitem(last=False)
+        return node
+
+    def pin(self, node: Node) -> None:
+        """Memory has to keep this node from now on."""
+        self.clean.pop(node.ino, None)
+        self.nodes[node.ino] = node
+
+    def unpin(self, node: Node) -> None:
+        """Let go of a node that nothing needs any more."""
+        if node.handles or node.pending is not None or node.fresh is not None:
+            return
+        if node.dead:
+            if not self.lookups.get(node.ino):
+                self.nodes.pop(node.ino, None)
+        elif not self.fresh.get(node.ino) and self.nodes.pop(node.ino, None) is not None:
+            self.clean[node.ino] = node
+
+    def forget(self, ino: int, count: int) -> None:
+        left = self.lookups.get(ino, 0) - count
+        if left > 0:
+            self.lookups[ino] = left
+            return
+        self.lookups.pop(ino, None)
+        node = self.nodes.get(ino)
+        if node is not None:
+            self.unpin(node)
+
+    def follow(self) -> None:
+        """The store has a newer commit, made by another process: look at that from now on."""
+        self.tree = self.store.tree(self.store.head)
+        self.clean.clear()
+        for node in self.nodes.values():
+            value = self.tree.get(inode_key(node.ino))
+            if value is not None:
+                node.attr = node.saved = decode_inode(value)
+
+    def looked_up(self, ino: int) -> None:
+        self.lookups[ino] = self.lookups.get(ino, 0) + 1
+
+    def directory(self, ino: int) -> Node:
+        node = self.node(ino)
+        if not node.is_dir:
+            raise FsError(errno.ENOTDIR)
+        return node
+
+    def keep_atime(self, node: Node) -> None:
+        """Remember an access time set by hand: it goes with the inode's next commit, and makes none."""
+        if node.saved is not None and node.pending is None:
+            self.atimes[node.ino] = node.attr.atime_ns
+            if len(self.atimes) > MAX_ATIMES:
+                self.atimes.popitem(last=False)
+
+    def readlink(self, node: Node) -> bytes:
+        if not stat.S_ISLNK(node.attr.mode):
+            raise FsError(errno.EINVAL)
+        return self.long_value(inode_key(node.ino), node.attr.target)
+
+    # Changes
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Round the part of an operation that changes the tree (L4)."""
+        self.check_writable()
+        try:
+            yield
+        except BaseException as exc:
+            self.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
+            raise
+
+    def check_writable(self) -> None:
+        if self.broken is not None:
+            raise ReadOnlyError(f"a change failed half way ({self.broken}); mount the store again")
+        if not self.store.writable:
+            raise FsError(errno.EROFS)
+        if self.store.latched is not None:
+            raise ReadOnlyError(f"the store is read-only until it is opened again: {self.store.latched}")
+
+    def save(self, node: Node) -> None:
+        """Put `attr` into the tree, less what is pending (P4: size and times of a file wait with its
+        contents)."""
+        attr = node.attr
+        saved = node.saved
+        if saved is None:
+            return
+        changed = int(self.store.next_id)
+        if node.pending is not None:
+            saved = attr._replace(
+                size=saved.size,
+                stored=saved.stored,
+                atime_ns=saved.atime_ns,
+                mtime_ns=saved.mtime_ns,
+                ctime_ns=saved.ctime_ns,
+                changed=changed,
+            )
+        elif node.is_dir:
+            saved = attr = attr._replace(changed=changed)
+            fresh = self.fresh.get(node.ino)
+            if fresh:
+                saved = attr._replace(size=attr.size - len(fresh))
+        else:
+            saved = attr = attr._replace(changed=changed)
+        node.attr = attr
+        node.saved = saved
+        self.atimes.pop(node.ino, None)
+        self.tree.put(inode_key(node.ino), encode_inode(saved))
+
+    def changed(self, op: str, path: bytes, size: int | None = None, source: bytes = b"") -> None:
+        if len(self.changes) < MAX_CHANGES:
+            self.changes.append(Change(op, path, size, source))
+        else:
+            self.changes_truncated = True
+
+    @property
+    def staged(self) -> bool:
+        return self.tree.dirty
+
+    # Names
+
+    def find(self, parent: int, name: bytes) -> tuple[int, int] | None:
+        """(inode, cookie) of a name, None where there is none."""
+        fresh = self.fresh.get(parent)
+        if fresh:
+            ino = fresh.get(name)
+            if ino is not None:
+                entry = self.nodes[ino].fresh
+                assert entry is not None
+                return ino, entry.cookie
+        found = find_dentry(self.tree, parent, name)
+        return None if found is None else (found[1].ino, found[0])
+
+    def new_cookie(self, parent: int, name: bytes) -> int:
+        base = cookie_base(name)
+        taken = {key[9:17] for key, _ in self.tree.scan(*_slots(parent, base))}
+        for fresh_ino in (self.fresh.get(parent) or {}).values():
+            entry = self.nodes[fresh_ino].fresh
+            assert entry is not None
+            if base <= entry.cookie < base + COOKIE_SLOTS:
+                taken.add(entry.cookie.to_bytes(8, "big"))
+        for cookie in range(base, base + COOKIE_SLOTS):
+            if cookie.to_bytes(8, "big") not in taken:
+                return cookie
+        raise FsError(errno.ENOSPC, "too many names of one hash in a directory")
+
+    def add_name(self, parent: Node, name: bytes, cookie: int, node: Node) -> None:
+        """Stage a dentry.  The parent's and the inode's own attributes are the caller's."""
+        dentry = Dentry(stat.S_IFMT(node.attr.mode) >> 12, int(self.store.next_id), node.ino, name)
+        self.tree.put(dentry_key(parent.ino, cookie), encode_dentry(dentry))
+        self.tree.delete(tombstone_key(parent.ino, cookie))
+
+    def remove_name(self, parent: Node, name: bytes, cookie: int, node: Node) -> None:
+        """Stage the removal of a dentry, leaving a tombstone for those who look for old versions."""
+        self.tree.delete(dentry_key(parent.ino, cookie))
+        stone = Dentry(stat.S_IFMT(node.attr.mode) >> 12, int(self.store.next_id), node.ino, name)
+        self.tree.put(tombstone_key(parent.ino, cookie), encode_dentry(stone))
+
+    def touch_parent(self, parent: Node, when: int, entries: int, links: int = 0) -> None:
+        """A name was added (entries 1) or removed (-1): the directory's size and times follow."""
+        attr = parent.attr
+        parent.attr = attr._replace(
+            size=attr.size + entries, nlink=attr.nlink + links, mtime_ns=when, ctime_ns=when
+        )
+
+    def path(self, ino: int) -> bytes:
+        """Path of an inode by its primary link; b"" for the root."""
+        parts: list[bytes] = []
+        node = self.node(ino)
+        while node.ino != ROOT_INO:
+            if node.fresh is not None:
+                parent, name = node.fresh.parent, node.fresh.name
+            else:
+                parent = node.attr.parent
+                value = self.tree.get(dentry_key(parent, node.attr.cookie))
+                if value is None or len(parts) > 4096:
+                    break
+                name = decode_dentry(value).name
+            parts.append(name)
+            node = self.node(parent)
+        return b"/".join(reversed(parts))
+
+    def child_path(self, parent: int, name: bytes) -> bytes:
+        base = self.path(parent)
+        return base + b"/" + name if base else name
+
+    # Links
+
+    def move_link(self, node: Node, old: tuple[int, int], new: tuple[int, int]) -> None:
+        """The link of `node` at (parent, cookie) `old` is now at `new`."""
+        if (node.attr.parent, node.attr.cookie) == old:
+            node.attr = node.attr._replace(parent=new[0], cookie=new[1])
+        else:
+            self.tree.delete(backref_key(node.ino, *old))
+            self.tree.put(backref_key(node.ino, *new), b"")
+
+    def drop_link(self, node: Node, where: tuple[int, int], when: int) -> None:
+        """One link less.  With the last one everything of the inode leaves the tree; `detach` has
+        to have saved what open handles still need."""
+        attr = node.attr
+        if attr.nlink > 1:
+            node.attr = attr = attr._replace(nlink=attr.nlink - 1, ctime_ns=when)
+            if (attr.parent, attr.cookie) != where:
+                self.tree.delete(backref_key(node.ino, *where))
+            else:
+                heir = next(self.tree.scan(*type_range(node.ino, BACKREF)), None)
+                if heir is None:
+                    raise CorruptError(f"inode {node.ino} has more links than names")
+                parent, cookie = backref_of(heir[0])
+                node.attr = attr._replace(parent=parent, cookie=cookie)
+                self.tree.delete(heir[0])
+            self.save(node)
+            return
+        self.bury(node, when)
+
+    def bury(self, node: Node, when: int) -> None:
+        node.xattrs = self.all_xattrs(node)
+        node.attr = node.attr._replace(nlink=0, ctime_ns=when)
+        node.saved = None
+        node.fresh = None
+        self.atimes.pop(node.ino, None)
+        for key in [key for key, _ in self.tree.scan(*inode_range(node.ino))]:
+            self.tree.delete(key)
+            self.blobs.pop(key, None)
+        self.pin(node)
+
+    # Extended attributes
+
+    def xattr(self, node: Node, name: bytes) -> bytes | None:
+        if node.xattrs is not None:
+            return node.xattrs.get(name)
+        key = xattr_key(node.ino, name)
+        value = self.tree.get(key)
+        return None if value is None else self.long_value(key, decode_xattr(value))
+
+    def xattr_names(self, node: Node) -> list[bytes]:
+        if node.xattrs is not None:
+            return list(node.xattrs)
+        return [key[9:] for key, _ in self.tree.scan(*type_range(node.ino, XATTR))]
+
+    def all_xattrs(self, node: Node) -> dict[bytes, bytes]:
+        if node.xattrs is not None:
+            return node.xattrs
+        found = {}
+        for key, value in self.tree.scan(*type_range(node.ino, XATTR)):
+            found[key[9:]] = self.long_value(key, decode_xattr(value))
+        return found
+
+    def long_value(self, key: bytes, value: bytes | Blob) -> bytes:
+        """The bytes of a value that may be a blob, stored already or not."""
+        if not isinstance(value, Blob):
+            return value
+        waiting = self.blobs.get(key)
+        return waiting if waiting is not None else self.store.read_checked(*value, "a long value")
+
+    def save_xattr(self, ino: int, name: bytes, value: bytes) -> None:
+        key = xattr_key(ino, name)
+        self.blobs.pop(key, None)
+        if len(value) <= INLINE_MAX:
+            self.tree.put(key, encode_xattr(value))
+        else:
+            self.blobs[key] = value
+            self.tree.put(key, encode_xattr(Blob(0, len(value), 0)))
+
+
+def _slots(parent: int, base: int) -> tuple[bytes, bytes]:
+    return dentry_key(parent, base), dentry_key(parent, base + COOKIE_SLOTS)
+
+
+def find_dentry(tree: TreeView, parent: int, name: bytes) -> tuple[int, Dentry] | None:
+    """(cookie, dentry) of a name in a tree."""
+    for key, value in tree.scan(*_slots(parent, cookie_base(name))):
+        dentry = decode_dentry(value)
+        if dentry.name == name:
+            return int.from_bytes(key[9:17], "big"), dentry
+    return None
+
+
+def check_name(name: bytes) -> None:
+    if len(name) > NAME_MAX:
+        raise FsError(errno.ENAMETOOLONG)
+    if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise FsError(errno.EINVAL)
+
+
+__all__ = ["HIDDEN", "Fresh", "Live", "Node", "check_name", "find_dentry"]

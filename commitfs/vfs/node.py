@@ -1,0 +1,111 @@
+"""A live inode in memory, and the numbers new ones get."""
+
+import errno
+import stat
+from typing import Protocol
+
+from commitfs.errors import FsError
+from commitfs.format.inode import Inode, decode_allocator, encode_allocator
+from commitfs.format.keys import ALLOCATOR_KEY, GROUP, MAX_LIVE_INO, inode_key, inode_range
+from commitfs.vfs.content import Pending, TreeEdit
+
+
+class Fresh:
+    """Where a file that never was at a commit point is named."""
+
+    __slots__ = ("cookie", "name", "parent")
+
+    def __init__(self, parent: int, name: bytes, cookie: int) -> None:
+        self.parent = parent
+        self.name = name
+        self.cookie = cookie
+
+
+class Node:
+    """A live inode in memory."""
+
+    __slots__ = ("attr", "fresh", "handles", "ino", "pending", "saved", "spilling", "writers", "xattrs")
+
+    def __init__(self, ino: int, attr: Inode, saved: Inode | None) -> None:
+        self.ino = ino
+        self.attr = attr
+        self.saved = saved
+        self.pending: Pending | None = None
+        self.fresh: Fresh | None = None
+        self.xattrs: dict[bytes, bytes] | None = None
+        """Of a fresh or dead inode only; else they are in the tree."""
+        self.handles = 0
+        self.writers = 0
+        self.spilling = False
+
+    @property
+    def dead(self) -> bool:
+        """No name leads here any more."""
+        return self.saved is None and self.fresh is None
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.attr.mode)
+
+
+class NumberSpace(Protocol):
+    """Where inode numbers are in use."""
+
+    tree: TreeEdit
+    nodes: dict[int, Node]
+
+
+class InodeNumbers:
+    """Hands out inode numbers near the directory they are made in.
+
+    A directory takes the first number of a group of its own, its first children the rest of the group:
+    their keys then share leaves.  Later children get further groups.  Numbers are reused only after all
+    groups have been handed out once.
+    """
+
+    def __init__(self, space: NumberSpace) -> None:
+        self._space = space
+        value = space.tree.get(ALLOCATOR_KEY)
+        self._next = decode_allocator(value) if value else 1
+        self._saved = self._next
+        self._wrapped = False
+
+    def take(self, parent: Node, directory: bool) -> int:
+        """A free number for a child of `parent`, whose attributes note where the next one is."""
+        if directory:
+            return self._group()
+        ino = parent.attr.extra
+        while True:
+            if ino == 0 and parent.ino % GROUP == 0:
+                ino = parent.ino + 1
+            elif ino % GROUP == 0:
+                ino = self._group()
+            if not (self._wrapped and self._taken(ino)):
+                break
+            ino += 1
+        parent.attr = parent.attr._replace(extra=ino + 1)
+        return ino
+
+    def _group(self) -> int:
+        space = self._space
+        for _ in range(MAX_LIVE_INO // GROUP):
+            if self._next * GROUP + GROUP > MAX_LIVE_INO:
+                self._next, self._wrapped = 1, True
+            first = self._next * GROUP
+            self._next += 1
+            if not self._wrapped:
+                return first
+            low, high = inode_range(first)[0], inode_range(first + GROUP)[0]
+            unused = next(space.tree.scan(low, high), None) is None
+            if unused and not any(first + n in space.nodes for n in range(GROUP)):
+                return first
+        raise FsError(errno.ENOSPC, "no inode numbers left")
+
+    def _taken(self, ino: int) -> bool:
+        return ino in self._space.nodes or self._space.tree.get(inode_key(ino)) is not None
+
+    def save(self) -> None:
+        """Into the tree, with a commit that is made anyway."""
+        if self._next != self._saved:
+            self._space.tree.put(ALLOCATOR_KEY, encode_allocator(self._next))
+            self._saved = self._next

@@ -1,0 +1,419 @@
+"""The vfs: every call the kernel makes, on the live tree and on history (P1 to P5).
+
+Asynchronous where something has to become durable, synchronous in between: between two awaits a handler
+sees and leaves a whole state.  Handlers do their work, or register it, before their first await.
+docs/concurrency.md lists the awaits that matter.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+
+import trio
+
+from commitfs.errors import FsError
+from commitfs.format.inode import NAME_MAX
+from commitfs.format.keys import ROOT_INO
+from commitfs.store.committer import GroupCommitter
+from commitfs.store.stage import Stager
+from commitfs.store.store import Store
+from commitfs.vfs import namespace
+from commitfs.vfs.api import Attr, Ctx, Opened, SetAttr, StatFs
+from commitfs.vfs.attributes import Attributes
+from commitfs.vfs.commits import NOBODY, Commits
+from commitfs.vfs.files import WRITE_FLAGS, Files, Handle
+from commitfs.vfs.history import COMMITS_INO, SHIFT, History
+from commitfs.vfs.live import HIDDEN, Live, Node
+from commitfs.vfs.snapshot import stat_of
+
+LIVE_VALID = 3600.0
+"""Seconds the kernel may keep names and attributes of the live tree: all changes pass through it."""
+BATCH = 256
+COMMITS = b".commits"
+DOTS = 2
+"""Cookies of "." and ".." are 1 and 2."""
+
+
+def is_past(ino: int) -> bool:
+    return ino >> SHIFT != 0 or ino == COMMITS_INO
+
+
+class Vfs:
+    def __init__(
+        self,
+        store: Store,
+        committer: GroupCommitter | None,
+        stager: Stager | None,
+        *,
+        settle: float = 1.0,
+        history_visible: bool = False,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.store = store
+        self.live = Live(store, now)
+        self.commits: Commits | None = None
+        if committer is not None and stager is not None:
+            self.commits = Commits(self.live, store, committer, stager, settle)
+        self.files = Files(self.live, store, self.commits)
+        self.attributes = Attributes(self.live, self.files)
+        self.history = History(store)
+        self.history_visible = history_visible
+        self._others: dict[int, int] = {}
+        """Inodes of handles that keep nothing: directories, and files in history."""
+        self._next_fh = 1
+
+    @property
+    def invalidate(self) -> Callable[[int], None]:
+        """Called with the inode whose attributes the kernel has to forget."""
+        return self.files.invalidate
+
+    @invalidate.setter
+    def invalidate(self, hook: Callable[[int], None]) -> None:
+        self.files.invalidate = hook
+
+    # Helpers
+
+    def _writing(self, *inodes: int) -> Commits:
+        """Refuse a change of history, or of a store that takes none."""
+        if any(map(is_past, inodes)):
+            raise FsError(errno.EROFS)
+        self.live.check_writable()
+        return self.files.commits
+
+    def _growing(self, *inodes: int) -> Commits:
+        """The same for a change that takes room: ENOSPC comes now rather than at its commit."""
+        commits = self._writing(*inodes)
+        commits.reserve(0)
+        return commits
+
+    def _stat(self, node: Node) -> Attr:
+        attr = node.attr
+        if node.pending is not None:
+            base = node.saved.stored if node.saved is not None and node.pending.base_limit else 0
+            attr = attr._replace(stored=max(base, node.pending.stored()))
+        valid = LIVE_VALID if self.store.writable else 0.0
+        return stat_of(node.ino, attr, valid, valid)
+
+    def _follow(self) -> None:
+        """A read-only mount follows the newest commit of the store (P8)."""
+        if not self.store.writable and self.store.refresh():
+            self.live.follow()
+
+    def _new_fh(self, ino: int = 0) -> int:
+        fh = self._next_fh
+        self._next_fh += 1
+        if ino:
+            self._others[fh] = ino
+        return fh
+
+    def _handle(self, fh: int) -> Handle:
+        handle = self.files.handles.get(fh)
+        if handle is None:
+            raise FsError(errno.EBADF)
+        return handle
+
+    # Names
+
+    async def lookup(self, parent: int, name: bytes, ctx: Ctx) -> Attr:
+        if is_past(parent):
+            if name == b".":
+                return self.history.getattr(parent)
+            if name == b"..":
+                return await self.getattr(self.history.parent(parent), ctx)
+            if parent == COMMITS_INO:
+                await self._observe()
+            return self.history.lookup(parent, name)
+        if parent == ROOT_INO and name == COMMITS:
+            return self.history.commits_attr()
+        live = self.live
+        self._follow()
+        if name == b".":
+            ino = parent
+        elif name == b"..":
+            ino = live.directory(parent).attr.parent or ROOT_INO
+        else:
+            if len(name) > NAME_MAX:
+                raise FsError(errno.ENAMETOOLONG)
+            found = live.find(parent, name)
+            if found is None:
+                if not self.store.writable or (parent == ROOT_INO and name in HIDDEN):
+                    raise FsError(errno.ENOENT)
+                return Attr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, LIVE_VALID, LIVE_VALID)
+            ino = found[0]
+        attr = self._stat(live.node(ino))
+        live.looked_up(ino)
+        return attr
+
+    def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for ino, count in pairs:
+            if not is_past(ino):
+                self.live.forget(ino, count)
+
+    async def getattr(self, ino: int, ctx: Ctx) -> Attr:
+        if is_past(ino):
+            return self.history.getattr(ino)
+        self._follow()
+        return self._stat(self.live.node(ino))
+
+    async def readlink(self, ino: int) -> bytes:
+        if ino >> SHIFT:
+            return self.history.readlink(ino)
+        return self.live.readlink(self.live.node(ino))
+
+    async def mknod(self, parent: int, name: bytes, mode: int, rdev: int, ctx: Ctx) -> Attr:
+        return await self._make(parent, name, mode, ctx, rdev=rdev)
+
+    async def mkdir(self, parent: int, name: bytes, mode: int, ctx: Ctx) -> Attr:
+        return await self._make(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), ctx)
+
+    async def symlink(self, parent: int, name: bytes, target: bytes, ctx: Ctx) -> Attr:
+        return await self._make(parent, name, stat.S_IFLNK | 0o777, ctx, target=target)
+
+    async def _make(
+        self, parent: int, name: bytes, mode: int, ctx: Ctx, *, rdev: int = 0, target: bytes = b""
+    ) -> Attr:
+        commits = self._growing(parent)
+        node = namespace.make(self.live, parent, name, mode, ctx, rdev=rdev, target=target)
+        attr = self._stat(node)
+        self.live.looked_up(node.ino)
+        await commits.staged(self.files.who(ctx))
+        return attr
+
+    async def link(self, ino: int, parent: int, name: bytes, ctx: Ctx) -> Attr:
+        commits = self._growing(ino, parent)
+        node = self.live.node(ino)
+        if node.pending is not None and not node.dead:
+            await commits.point(
+                node, self.files.who(ctx), lambda: namespace.link(self.live, ino, parent, name)
+            )
+        else:
+            namespace.link(self.live, ino, parent, name)
+            await commits.staged(self.files.who(ctx))
+        self.live.looked_up(ino)
+        return self._stat(node)
+
+    async def unlink(self, parent: int, name: bytes, ctx: Ctx) -> None:
+        commits = self._writing(parent)
+        namespace.unlink(self.live, parent, name)
+        if self.live.staged:
+            await commits.staged(self.files.who(ctx))
+
+    async def rmdir(self, parent: int, name: bytes, ctx: Ctx) -> None:
+        commits = self._writing(parent)
+        namespace.rmdir(self.live, parent, name)
+        await commits.staged(self.files.who(ctx))
+
+    async def rename(
+        self, parent: int, name: bytes, to_parent: int, to_name: bytes, flags: int, ctx: Ctx
+    ) -> None:
+        commits = self._growing(parent, to_parent)
+        found = self.live.find(parent, name)
+        node = self.live.node(found[0]) if found else None
+        other = None
+        if flags & namespace.RENAME_EXCHANGE:
+            # Both files move, so the contents of both are at a commit point; one commit each.
+            found = self.live.find(to_parent, to_name)
+            other = self.live.node(found[0]) if found else None
+            if other is not None and other.pending is not None and other is not node:
+                await commits.point(other, self.files.who(ctx))
+
+        def change() -> None:
+            namespace.rename(self.live, parent, name, to_parent, to_name, flags)
+
+        if node is not None and node.pending is not None:
+            await commits.point(node, self.files.who(ctx), change)
+        else:
+            change()
+            await commits.staged(self.files.who(ctx))
+
+    # Attributes
+
+    async def setattr(self, ino: int, wanted: SetAttr, fh: int | None, ctx: Ctx) -> Attr:
+        self._writing(ino)
+        node = self.live.node(ino)
+        await self.attributes.set(node, wanted, self.files.handles.get(fh or 0), ctx)
+        return self._stat(node)
+
+    async def getxattr(self, ino: int, name: bytes, ctx: Ctx) -> bytes:
+        past = is_past(ino)
+        value = self.history.xattrs(ino).get(name) if past else self.attributes.xattr(ino, name)
+        if value is None:
+            raise FsError(errno.ENODATA)
+        return value
+
+    async def listxattr(self, ino: int, ctx: Ctx) -> list[bytes]:
+        if is_past(ino):
+            return list(self.history.xattrs(ino))
+        return self.live.xattr_names(self.live.node(ino))
+
+    async def setxattr(self, ino: int, name: bytes, value: bytes, ctx: Ctx) -> None:
+        self._growing(ino)
+        await self.attributes.set_xattr(ino, name, value, ctx)
+
+    async def removexattr(self, ino: int, name: bytes, ctx: Ctx) -> None:
+        self._writing(ino)
+        await self.attributes.set_xattr(ino, name, None, ctx)
+
+    async def access(self, ino: int, mask: int, ctx: Ctx) -> None:
+        """The kernel checks modes itself (default_permissions); what is left is history."""
+        if mask & os.W_OK and is_past(ino):
+            raise FsError(errno.EROFS)
+
+    # Files
+
+    async def open(self, ino: int, flags: int, ctx: Ctx) -> Opened:
+        if is_past(ino):
+            if flags & (WRITE_FLAGS | os.O_TRUNC):
+                raise FsError(errno.EROFS)
+            return Opened(self._new_fh(ino), False, True)
+        self._follow()
+        return await self.files.open(self._new_fh(), ino, flags, ctx)
+
+    async def create(self, parent: int, name: bytes, mode: int, flags: int, ctx: Ctx) -> tuple[Opened, Attr]:
+        self._growing(parent)
+        opened, node = self.files.create(self._new_fh(), parent, name, mode, flags, ctx)
+        self.live.looked_up(node.ino)
+        return opened, self._stat(node)
+
+    async def read(self, fh: int, offset: int, size: int) -> bytes:
+        past = self._others.get(fh)
+        if past is not None:
+            return self.history.read(past, offset, size)
+        return self.files.read(self._handle(fh), offset, size)
+
+    async def write(self, fh: int, offset: int, data: bytes) -> int:
+        return await self.files.write(self._handle(fh), offset, data)
+
+    async def flush(self, fh: int) -> None:
+        handle = self.files.handles.get(fh)
+        if handle is not None:
+            await self.files.flush(handle)
+
+    async def release(self, fh: int) -> None:
+        handle = self.files.handles.get(fh)
+        if handle is None:
+            self._others.pop(fh, None)
+        else:
+            await self.files.release(fh, handle)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        handle = self.files.handles.get(fh)
+        if handle is not None:
+            await self.files.fsync(handle)
+
+    # Directories
+
+    async def opendir(self, ino: int, ctx: Ctx) -> int:
+        if ino == COMMITS_INO:
+            await self._observe()
+        elif not ino >> SHIFT:
+            self._follow()
+            node = self.live.directory(ino)
+            node.handles += 1
+            self.live.pin(node)
+        return self._new_fh(ino)
+
+    async def readdir(self, fh: int, start: int) -> list[tuple[bytes, Attr, int]]:
+        """At most BATCH entries behind cookie `start`: name, attributes, cookie.  "." and ".." come
+        first and are not lookups; for any other that the kernel takes, `listed` has to be called."""
+        ino = self._others.get(fh)
+        if ino is None:
+            raise FsError(errno.EBADF)
+        batch: list[tuple[bytes, Attr, int]] = []
+        past = is_past(ino)
+        if start < DOTS:
+            here = self.history.getattr(ino) if past else self._stat(self.live.node(ino))
+            above = self.history.parent(ino) if past else self.live.directory(ino).attr.parent or ROOT_INO
+            dots = ((b".", here.ino), (b"..", above))
+            batch += [
+                (name, here._replace(ino=number), at)
+                for at, (name, number) in enumerate(dots, 1)
+                if at > start
+            ]
+        after = max(start, DOTS)
+        if past:
+            for cookie, name, attr in self.history.entries(ino, after):
+                batch.append((name, attr, cookie))
+                if len(batch) >= BATCH:
+                    break
+            return batch
+        live = self.live
+        node = live.node(ino)
+        if ino == ROOT_INO and self.history_visible and after == DOTS:
+            batch.append((COMMITS, self.history.commits_attr(), DOTS + 1))
+        for cookie, name, child in namespace.entries(live, node, after):
+            batch.append((name, self._stat(live.node(child)), cookie))
+            if len(batch) >= BATCH:
+                break
+        return batch
+
+    def listed(self, ino: int) -> None:
+        """The kernel took an entry of a listing: that was a lookup."""
+        if not is_past(ino):
+            self.live.looked_up(ino)
+
+    async def releasedir(self, fh: int) -> None:
+        ino = self._others.pop(fh, None)
+        if ino is not None and not is_past(ino):
+            node = self.live.node(ino)
+            node.handles -= 1
+            self.live.unpin(node)
+
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        if self.commits is not None:
+            await self.commits.settle()
+
+    # History
+
+    async def _observe(self) -> None:
+        """Before anyone looks into history: what he did just before has to be there (P4)."""
+        commits = self.commits
+        if commits is None:
+            self._follow()
+            return
+        await self.files.releases()
+        await commits.settle()
+
+    # Life
+
+    async def statfs(self, ctx: Ctx) -> StatFs:
+        return disk_below(self.store)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        if self.commits is None:
+            task_status.started()
+            await trio.sleep_forever()
+        else:
+            await self.commits.run(task_status=task_status)
+
+    async def settle(self) -> None:
+        if self.commits is not None:
+            await self.commits.settle()
+
+    async def close(self) -> None:
+        """The last commit of all that is pending and staged; durable when it returns."""
+        commits = self.commits
+        if commits is None or self.live.broken is not None:
+            return
+        for node in list(commits.pending):
+            if node.pending is not None and not node.dead:
+                await commits.point(node, NOBODY)
+        await commits.settle()
+
+
+def disk_below(store: Store) -> StatFs:
+    """Figures of the filesystem the store lies on."""
+    found = os.statvfs(store.path)
+    return StatFs(
+        found.f_bsize,
+        found.f_frsize,
+        found.f_blocks,
+        found.f_bfree,
+        found.f_bavail,
+        found.f_files or 1 << 32,
+        found.f_ffree or 1 << 31,
+        found.f_favail or 1 << 31,
+        found.f_namemax or 255,
+    )
