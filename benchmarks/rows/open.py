@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.bench import Bench
 from benchmarks.report import Report
 from benchmarks.stats import Goal, alternate, ratio
-from benchmarks.stores import CountingFile, fill_store, open_file, open_store
+from benchmarks.stores import Store, count_reads, fill_store
 
 TITLE = "opening a store of 100,000 commits against one of 10"
 
@@ -34,7 +34,7 @@ def measure(bench: Bench) -> Report:
             took = []
             for _ in range(opens):
                 start = time.perf_counter_ns()
-                store = open_store(path, writable=writable)
+                store = Store.open(path, writable=writable)
                 took.append((time.perf_counter_ns() - start) / 1000)
                 store.close()
             return took
@@ -57,15 +57,3 @@ def measure(bench: Bench) -> Report:
         ratio(write_many, write_few, goal=Goal(2)),
     ]
     return Report(list(sides.values()), ratios, facts)
-
-
-def count_reads(path: Path, writable: bool) -> tuple[int, int]:
-    """How many reads an open makes, and of how many bytes."""
-    files: list[CountingFile] = []
-
-    def opener(path: Path, writable: bool) -> CountingFile:
-        files.append(CountingFile(open_file(path, writable)))
-        return files[-1]
-
-    open_store(path, writable=writable, opener=opener).close()
-    return sum(file.reads for file in files), sum(file.bytes_read for file in files)
