@@ -14,9 +14,9 @@ import click
 def mount(
     store: str, mountpoint: str, options: tuple[str, ...], foreground: bool, log_file: str | None
 ) -> None:
-    """Mount STORE at MOUNTPOINT, making the store if there is none.
+    """Mount STORE at MOUNTPOINT.
 
-    Returns when the mount serves.  Options: ro (only read), settle=SECONDS (until a change that is no
+    Makes the store if there is none.  Returns when the mount serves.  Options: ro (only read), settle=SECONDS (until a change that is no
     save is committed, 1 by default), history=visible (list .commits in the root), allow_other (let
     other users in), fsname=NAME, and the usual ones of mount(8).
     """

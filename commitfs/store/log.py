@@ -116,6 +116,8 @@ class Log:
         self.latched: Exception | None = None
         self.in_flight: Group | None = None
         self.queue: deque[Entry] = deque()
+        self.placed: dict[int, Record] = {}
+        """Commits that have a place and are not durable, by offset."""
         self.open = False
         """A commit is between begin and finish."""
         self.store = start.store
@@ -140,6 +142,7 @@ class Log:
         self.placed_end = record.end
         if record.kind == COMMIT:
             self.head = record
+            self.placed[record.offset] = record
             if not self.oldest[0]:
                 self.oldest = (record.id, record.offset)
         return entry
@@ -215,8 +218,10 @@ class Log:
                 checksum=native.crc32c,
             )
             entry.record = entry.ticket.record = record
-            if newest is not None and newest.offset == record.offset:
-                self.head = record
+            if record.kind == COMMIT:
+                self.placed[record.offset] = record
+                if newest is not None and newest.offset == record.offset:
+                    self.head = record
             chain = record.crc
             flags = 0
             buffers.append(data)
@@ -244,6 +249,7 @@ class Log:
             record = entry.record
             if record.kind == COMMIT:
                 self.durable_head = record
+                del self.placed[record.offset]
             at = record.bytes_offset
             for buffer in entry.buffers:
                 self.pending.remove(at)

@@ -2,6 +2,7 @@
 
 import errno
 import stat
+from typing import Any
 
 from commitfs.errors import FsError
 from commitfs.format.inode import NAME_MAX
@@ -25,7 +26,7 @@ class Attributes:
         commits = files.commits
         await commits.spilled(node)
         now = live.now()
-        changes: dict[str, int] = {}
+        changes: dict[str, Any] = {}
         if wanted.mode is not None:
             changes["mode"] = stat.S_IFMT(node.attr.mode) | stat.S_IMODE(wanted.mode)
         if wanted.uid is not None:

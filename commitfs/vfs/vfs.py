@@ -211,6 +211,8 @@ class Vfs:
         commits = self._growing(parent, to_parent)
         found = self.live.find(parent, name)
         node = self.live.node(found[0]) if found else None
+        if not flags and found and (there := self.live.find(to_parent, to_name)) and there[0] == found[0]:
+            return  # two names of one file: nothing to do, and no commit point
         other = None
         if flags & namespace.RENAME_EXCHANGE:
             # Both files move, so the contents of both are at a commit point; one commit each.
