@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def ls(store: str, commit: str, path: str | None, long: bool) -> None:
     """List a directory of a commit.
 
-    Names are sorted by their bytes; of a file its own path is shown.  On a terminal control characters and bytes that are no text are escaped; elsewhere names come out
-    as they are, one a line.
+    Names are sorted by their bytes; of a file its own path is shown.  On a terminal control characters
+    and bytes that are no text are escaped; elsewhere names come out as they are, one a line.
     """
     from commitfs.cli.output import put, shown, text_of
     from commitfs.cli.snapshots import snapshot_of

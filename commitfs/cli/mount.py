@@ -16,9 +16,11 @@ def mount(
 ) -> None:
     """Mount STORE at MOUNTPOINT.
 
-    Makes the store if there is none.  Returns when the mount serves.  Options: ro (only read), settle=SECONDS (until a change that is no
-    save is committed, 1 by default), history=visible (list .commits in the root), allow_other (let
-    other users in), fsname=NAME, and the usual ones of mount(8).
+    Makes the store if there is none.  Returns when the mount serves.
+
+    Options: ro (only read), settle=SECONDS (until a change that is no save is committed, 1 by default),
+    history=visible (list .commits in the root), allow_other (let other users in), fsname=NAME, and the
+    usual ones of mount(8).
     """
     from commitfs.daemon.options import parse_options
     from commitfs.daemon.preflight import check_allow_other, check_device, find_fusermount

@@ -63,7 +63,7 @@ def changes_of(store: Store, path: bytes) -> Iterator[Record]:
             return
         before = store.record(since - 1)
         earlier = state_at(store.tree(before), parts)
-        if (earlier.ino, earlier.changed) != (state.ino, state.changed):
+        if state.ino or earlier.ino:
             yield record
         record, state = before, earlier
 

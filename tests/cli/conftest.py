@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from commitfs.cli.main import run
+from commitfs.cli.app import run
 from commitfs.format.keys import ROOT_INO
 from commitfs.vfs.vfs import Vfs
 from tests.support.world import CTX, lookup, open_vfs

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
-from commitfs.cli import main as cli_main
-from commitfs.cli.main import BUG, run
+from commitfs.cli import app
+from commitfs.cli.app import BUG, run
 from commitfs.errors import CommitfsError, CorruptError, UsageError
 from tests.cli.conftest import Cli, Ran
 
@@ -164,7 +164,7 @@ def test_no_fusermount(tmp_path: Path) -> None:
 
     (tmp_path / "m").mkdir()
     for args in (["mount", "s.db", "m"], ["umount", "m"]):
-        done = commitfs(*args, cwd=tmp_path, PATH="/nowhere")
+        done = commitfs(*args, cwd=tmp_path, variables={"PATH": "/nowhere"})
         refused(Ran(done.returncode, done.stdout, done.stderr.decode()), "fusermount3")
     assert os.listdir(tmp_path) == ["m"]
 
@@ -202,7 +202,7 @@ def test_every_ending_is_one_line_and_a_code(
     def callback(**kwargs: object) -> None:
         raise ending
 
-    monkeypatch.setattr(cli_main.stats, "callback", callback)
+    monkeypatch.setattr(app.commands.commands["stats"], "callback", callback)
     ran = cli("stats", "s.db")
     assert (ran.code, ran.out, ran.err) == (code, b"", said)
 
@@ -222,6 +222,7 @@ def test_check_that_cannot_check_is_not_damage(
 def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["commitfs", "nonsense"])
     with pytest.raises(SystemExit) as caught:
-        cli_main.main()
+        app.main()
     assert caught.value.code == 2
     assert run(["--version"]) == 0
+    assert run(["log", "--help"]) == 0

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,24 +16,20 @@ from tests.cli.conftest import BIG, ODD
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def environment(**variables: str) -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))
-    }
-    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    ours = ("LC_", "LANG", "PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "PYTHONPATH": str(ROOT), **(variables or {})}
 
 
-def commitfs(*args: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "commitfs",
-        *(arg if isinstance(arg, bytes) else str(arg) for arg in args),
-    ]
+def commitfs(
+    *args: object, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "commitfs", *words],
         cwd=cwd,
-        env=environment(**variables),
+        env=environment(variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=120,
@@ -52,15 +49,15 @@ LOCALES = [
 
 @pytest.mark.parametrize("variables", LOCALES, ids=str)
 def test_case_19_bytes_whatever_the_locale(store: Path, variables: dict[str, str]) -> None:
-    done = commitfs("log", store, "--json", **variables)
+    done = commitfs("log", store, "--json", variables=variables)
     assert (done.returncode, done.stderr) == (0, b"")
     paths = [change["path"] for line in done.stdout.splitlines() for change in json.loads(line)["changes"]]
     assert b"d/" + ODD in [path.encode("utf-8", "surrogateescape") for path in paths]
-    assert commitfs("cat", store, "4", b"d/" + ODD, **variables).stdout == b"odd"
-    assert commitfs("ls", store, "4", "d", **variables).stdout == ODD + b"\n"
-    done = commitfs("log", store, b"d/" + ODD, **variables)
+    assert commitfs("cat", store, "4", b"d/" + ODD, variables=variables).stdout == b"odd"
+    assert commitfs("ls", store, "4", "d", variables=variables).stdout == ODD + b"\n"
+    done = commitfs("log", store, b"d/" + ODD, variables=variables)
     assert len(done.stdout.splitlines()) == 2
-    done = commitfs("cat", store, "4", b"d/\xfe", **variables)
+    done = commitfs("cat", store, "4", b"d/\xfe", variables=variables)
     assert done.returncode == 1
     assert done.stderr.startswith(b"commitfs: d/\\xfe in commit 00000004")
 
@@ -68,7 +65,7 @@ def test_case_19_bytes_whatever_the_locale(store: Path, variables: dict[str, str
 def test_a_store_whose_name_is_no_text(store: Path, tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/" + ODD
     os.symlink(store, odd)
-    done = commitfs("stats", odd, "--json", LC_ALL="C")
+    done = commitfs("stats", odd, "--json", variables={"LC_ALL": "C"})
     assert json.loads(done.stdout)["commits"] == 8
 
 
@@ -148,9 +145,9 @@ def test_progress_is_for_terminals_only(store: Path) -> None:
 def test_help_loads_little() -> None:
     program = (
         "import sys\n"
-        "from commitfs.cli.main import run\n"
+        "from commitfs.cli.app import run\n"
         "code = run(['--help'])\n"
-        "heavy = {'trio', 'pyfuse3', 'cffi', 'json.tool', 'subprocess', 'commitfs.store', 'commitfs.native'}\n"
+        "heavy = {'trio', 'pyfuse3', 'cffi', 'subprocess', 'commitfs.store', 'commitfs.native'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or code)\n"
     )
     done = subprocess.run(
