@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 @click.argument("commit", metavar="ID")
 @click.argument("path")
 def cat(store: str, commit: str, path: str) -> None:
-    """Write the bytes of a file as they were in a commit to standard output."""
+    """Write a file's bytes as of a commit."""
     from commitfs.cli.output import shown
     from commitfs.cli.snapshots import snapshot_of
     from commitfs.cli.stores import reading, tree_path

@@ -18,7 +18,7 @@ COULD_NOT = 2
 @click.argument("store")
 @click.option("--json", "as_json", is_flag=True, help="Each finding as one JSON object a line.")
 def check(store: str, as_json: bool) -> int:
-    """Find damage in STORE; nothing is changed.
+    """Find damage; nothing is changed.
 
     Every record, tree node and file byte of every commit is read and compared with its checksum.  Exit
     code 0: sound, 1: damage was found (each finding is a line), 2: the store could not be checked.

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="At most N commits.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def log(store: str, path: str | None, count: int | None, as_json: bool) -> None:
-    """List the commits of STORE, newest first; with PATH those that changed it."""
+    """List commits, newest first.
+
+    With PATH those that changed it: of a file or symlink its versions, its removal and what put it
+    there; of a directory also changes of what is below it.
+    """
     from commitfs.cli.describe import fields
     from commitfs.cli.output import put, put_json
     from commitfs.cli.stores import reading, tree_path

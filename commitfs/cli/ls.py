@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.argument("path", required=False)
 @click.option("-l", "--long", "long", is_flag=True, help="Also mode, links, owner, group, size and time.")
 def ls(store: str, commit: str, path: str | None, long: bool) -> None:
-    """List the names in a directory of a commit, or one file; sorted by bytes.
+    """List a directory of a commit.
 
-    On a terminal control characters and bytes that are no text are escaped; elsewhere names come out
-    as they are, one a line.
+    Names are sorted by their bytes; of a file its own path is shown.  On a terminal control characters
+    and bytes that are no text are escaped; elsewhere names come out as they are, one a line.
     """
     from commitfs.cli.output import put, shown, text_of
     from commitfs.cli.snapshots import snapshot_of

@@ -14,11 +14,13 @@ import click
 def mount(
     store: str, mountpoint: str, options: tuple[str, ...], foreground: bool, log_file: str | None
 ) -> None:
-    """Mount STORE at MOUNTPOINT, making the store if there is none.
+    """Mount STORE at MOUNTPOINT.
 
-    Returns when the mount serves.  Options: ro (only read), settle=SECONDS (until a change that is no
-    save is committed, 1 by default), history=visible (list .commits in the root), allow_other (let
-    other users in), fsname=NAME, and the usual ones of mount(8).
+    Makes the store if there is none.  Returns when the mount serves.
+
+    Options: ro (only read), settle=SECONDS (until a change that is no save is committed, 1 by default),
+    history=visible (list .commits in the root), allow_other (let other users in), fsname=NAME, and the
+    usual ones of mount(8).
     """
     from commitfs.daemon.options import parse_options
     from commitfs.daemon.preflight import check_allow_other, check_device, find_fusermount

@@ -1,7 +1,6 @@
 """What commands print: bytes, whatever the locale says, so that names come out as they are."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -66,7 +65,7 @@ class Progress:
     def __init__(self, what: str) -> None:
         self._what = what
         self._last = -1
-        self._on = os.isatty(2) if sys.stderr is sys.__stderr__ else False
+        self._on = sys.stderr.isatty()
 
     def __call__(self, done: int, total: int) -> None:
         percent = 100 * done // total if total else 100

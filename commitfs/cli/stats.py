@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.argument("store")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def stats(store: str, as_json: bool) -> None:
-    """Count commits, files and bytes of STORE."""
+    """Count commits, files and bytes."""
     from commitfs.cli.output import put, put_json, size_text
     from commitfs.cli.stores import reading
 

@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("mountpoint")
 def umount(mountpoint: str) -> None:
-    """Unmount MOUNTPOINT and return when everything is durable."""
+    """Unmount; returns when all is durable."""
     from commitfs.daemon.preflight import find_fusermount
     from commitfs.daemon.umount import umount as unmount
 

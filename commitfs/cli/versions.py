@@ -5,8 +5,8 @@ the commit that last changed it, and a name that is gone has left a tombstone th
 newest of these ids is the commit in which the path last changed; the next hop starts just before it.
 So the cost is that of the versions, not of the commits.
 
-For a directory this finds changes of its own.  What changed somewhere below it is told by the facts of
-each commit while it was a directory, or by comparing trees where the facts are incomplete.
+For a directory this finds changes of its own.  What changed somewhere below it is found by comparing
+each commit's tree with the one before, while there was a directory.
 """
 
 import stat
@@ -14,19 +14,21 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commitfs.errors import CorruptError
-from commitfs.format.inode import Inode, decode_dentry, decode_inode
+from commitfs.format.inode import decode_dentry, decode_inode
 from commitfs.format.keys import (
+    BACKREF,
     COOKIE_SLOTS,
     ROOT_INO,
+    backref_of,
     cookie_base,
     inode_key,
     split_key,
     tombstone_key,
+    type_range,
 )
 from commitfs.format.record import Record
 from commitfs.store.store import Store
 from commitfs.store.tree import Tree, diff
-from commitfs.vfs.history import facts
 from commitfs.vfs.live import find_dentry
 
 DIRECTORY = stat.S_IFDIR >> 12
@@ -53,7 +55,7 @@ def changes_of(store: Store, path: bytes) -> Iterator[Record]:
     while True:
         since = max(state.changed, oldest)
         if state.is_dir:
-            yield from _below(store, path, state.ino, int(record.id), since)
+            yield from _below(store, state.ino, int(record.id), since)
         if state.changed < oldest:
             return
         record = store.record(since)
@@ -63,7 +65,7 @@ def changes_of(store: Store, path: bytes) -> Iterator[Record]:
             return
         before = store.record(since - 1)
         earlier = state_at(store.tree(before), parts)
-        if (earlier.ino, earlier.changed) != (state.ino, state.changed):
+        if state.ino or earlier.ino:
             yield record
         record, state = before, earlier
 
@@ -92,49 +94,44 @@ def _deleted(tree: Tree, directory: int, name: bytes) -> int:
     return max((stone.changed for stone in stones if stone.name == name), default=0)
 
 
-def _below(store: Store, path: bytes, directory: int, newest: int, since: int) -> Iterator[Record]:
-    """Commits of (since, newest] that changed something below a directory, newest first."""
-    start = path + b"/"
+def _below(store: Store, directory: int, newest: int, since: int) -> Iterator[Record]:
+    """Commits of (since, newest] that changed something below a directory, newest first.
+
+    Their trees are compared, which reads only what differs: facts may be incomplete, and name a file
+    with several links by one of them.
+    """
+    tree = None
     for record in store.records(newest):
         if record.id <= since:
             return
-        try:
-            made = facts(store, record)
-        except CorruptError:
-            made = None
-        if made is not None and not made.truncated:
-            touched = any(c.path.startswith(start) or c.source.startswith(start) for c in made.changes)
-        else:
-            touched = _differs_below(store, record, directory)
-        if touched:
+        before = store.tree(store.record(int(record.id) - 1))
+        if _differs_below(store, before, tree or store.tree(record), directory):
             yield record
+        tree = before
 
 
-def _differs_below(store: Store, record: Record, directory: int) -> bool:
-    """Whether an inode below a directory differs between a commit and the one before it."""
-    tree = store.tree(record)
-    before = store.tree(store.record(int(record.id) - 1))
+def _differs_below(store: Store, before: Tree, after: Tree, directory: int) -> bool:
     seen: set[int] = set()
-    for key, _, _ in diff(store.nodes, before.root, tree.root):
+    for key, _, _ in diff(store.nodes, before.root, after.root):
         ino = split_key(key)[0]
-        if ino not in seen:
+        if ino and ino not in seen:
             seen.add(ino)
-            if _is_below(tree, ino, directory) or _is_below(before, ino, directory):
+            if _is_below(after, ino, directory) or _is_below(before, ino, directory):
                 return True
     return False
 
 
 def _is_below(tree: Tree, ino: int, directory: int) -> bool:
-    while ino and ino != ROOT_INO:
-        inode = _inode(tree, ino)
-        if inode is None:
-            return False
-        ino = inode.parent
-        if ino == directory:
-            return True
-    return False
-
-
-def _inode(tree: Tree, ino: int) -> Inode | None:
+    """Whether any name of an inode lies below a directory."""
     value = tree.get(inode_key(ino))
-    return None if value is None else decode_inode(value)
+    if value is None:
+        return False
+    parents = [backref_of(key)[0] for key, _ in tree.scan(*type_range(ino, BACKREF))]
+    parents.append(decode_inode(value).parent)
+    for parent in parents:
+        while parent:
+            if parent == directory:
+                return True
+            value = tree.get(inode_key(parent))
+            parent = 0 if value is None else decode_inode(value).parent
+    return False

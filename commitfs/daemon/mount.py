@@ -69,7 +69,7 @@ def run(plan: Plan, ready: Ready) -> None:
         if not isinstance(cause, CommitfsError):
             log.critical("the mount at %s broke down", os.fsdecode(plan.mountpoint), exc_info=exc)
         control.finish(one_line(cause))
-        raise
+        raise cause from None
     control.finish(None)
 
 

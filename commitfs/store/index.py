@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from commitfs import native
@@ -13,10 +13,13 @@ _CACHED: Final = 4096
 
 
 class Index:
-    """Thread-safe.  `read` gives the log's bytes at an offset."""
+    """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet."""
 
-    def __init__(self, read: Callable[[int, int], bytes], store: int) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes], store: int, placed: Mapping[int, Record] | None = None
+    ) -> None:
         self._read = read
+        self._placed = placed if placed is not None else {}
         self._store = store
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._lock = threading.Lock()
@@ -35,6 +38,9 @@ class Index:
 
     def at(self, offset: int, commit_id: int) -> Record:
         """The record of commit `commit_id`, which a pointer says is at `offset`; CorruptError."""
+        waiting = self._placed.get(offset)
+        if waiting is not None:
+            return waiting
         with self._lock:
             known = self._cache.get(offset)
             if known is not None and known.id == commit_id:

@@ -4,12 +4,13 @@
     take                               all that waits becomes a group: sealed, one contiguous range
     written | failed                   the range was synced, or was not
 
-L1: one group is in flight at a time and groups are acknowledged in order, so a record's `synced` is
+S3: one group is in flight at a time and groups are acknowledged in order, so a record's `synced` is
     the published end at the moment it was sealed.
-L2: ids and offsets are given out at placement and never change; session, chain and checksum are given
+S5: ids and offsets are given out at placement and never change; session, chain and checksum are given
     at sealing, so that a group that failed for want of room is sealed anew, in a new session.
-L3: a failed sync latches: nothing is written any more (DESIGN: the kernel may have dropped the pages).
-L4: the placed end moves, and groups are taken, only where no commit is half placed.
+S6: a failed sync latches: nothing is written any more, since the kernel may have dropped the pages.
+S14: the placed end moves, and groups are taken, only where no commit is half placed.
+(docs/format.md has all invariants.)
 Everything here runs in one thread, the event loop's, except `chores`.
 """
 
@@ -116,6 +117,8 @@ class Log:
         self.latched: Exception | None = None
         self.in_flight: Group | None = None
         self.queue: deque[Entry] = deque()
+        self.placed: dict[int, Record] = {}
+        """Commits that have a place and are not durable, by offset."""
         self.open = False
         """A commit is between begin and finish."""
         self.store = start.store
@@ -140,6 +143,7 @@ class Log:
         self.placed_end = record.end
         if record.kind == COMMIT:
             self.head = record
+            self.placed[record.offset] = record
             if not self.oldest[0]:
                 self.oldest = (record.id, record.offset)
         return entry
@@ -215,8 +219,10 @@ class Log:
                 checksum=native.crc32c,
             )
             entry.record = entry.ticket.record = record
-            if newest is not None and newest.offset == record.offset:
-                self.head = record
+            if record.kind == COMMIT:
+                self.placed[record.offset] = record
+                if newest is not None and newest.offset == record.offset:
+                    self.head = record
             chain = record.crc
             flags = 0
             buffers.append(data)
@@ -244,6 +250,7 @@ class Log:
             record = entry.record
             if record.kind == COMMIT:
                 self.durable_head = record
+                del self.placed[record.offset]
             at = record.bytes_offset
             for buffer in entry.buffers:
                 self.pending.remove(at)
@@ -262,7 +269,7 @@ class Log:
             self.latch(error)
 
     def latch(self, error: OSError) -> None:
-        """A sync failed: nothing is written any more (L3)."""
+        """A sync failed: nothing is written any more (S6)."""
         if self.latched is None:
             self.latched = error
         for entry in self.queue:

@@ -36,6 +36,7 @@ from commitfs.format.slot import (
     parse_slot,
 )
 from commitfs.store.file import StoreFile, is_no_room
+from commitfs.store.puretre2 import whole
 from commitfs.store.tail import Tail
 
 _WINDOW: Final = 64 << 10
@@ -81,6 +82,8 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
     """
     file.sync()
     file.drop_cache(0, _PAGE)
+    if any(isinstance(slot, Slot) and slot.earlier for slot in _slots(file)):
+        file.drop_cache(0)
     found = _start(file, path, report)
     file.drop_cache(found.state.offset // _PAGE * _PAGE)
     _walk_on(file, found)
@@ -102,11 +105,18 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
 # -- where the walk starts -----------------------------------------------------------------------
 
 
+def _slots(file: StoreFile) -> list[Slot | Unreadable]:
+    return [parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c) for offset in SLOT_OFFSETS]
+
+
 def _start(file: StoreFile, path: str, report: Report) -> Found:
     size = file.size()
     if size == 0:
         raise FormatError(f"{path} is empty, not a store")
-    slots = [parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c) for offset in SLOT_OFFSETS]
+    slots = _slots(file)
+    for at, seen in enumerate(slots):
+        if isinstance(seen, Slot) and seen.earlier and not whole(file, seen):
+            slots[at] = Unreadable.DAMAGED
     slot = newest(slots)
     if slot is None:
         return _start_without_slots(file, path, report, slots)

@@ -45,6 +45,7 @@ from commitfs.format.keys import (
     split_key,
     type_range,
 )
+from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
 from commitfs.store.check import Finding, Seen, Severity
 from commitfs.store.store import Store
@@ -93,6 +94,8 @@ class _CommitCheck:
         """The comparison with the parent saw everything, so that counts mean something."""
 
     def run(self) -> Iterator[Finding]:
+        if self.tree.root == self.before.root == NO_ROOT:
+            return  # a commit of bytes alone
         try:
             yield from self._groups(diff(self.store.nodes, self.before.root, self.tree.root))
         except CorruptError as exc:

@@ -16,7 +16,7 @@ class Kernel:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
         self.taken: list[tuple[bytes, int, int]] = []
-        monkeypatch.setattr(readdir.pyfuse3, "readdir_reply", self.reply)
+        monkeypatch.setattr("pyfuse3.readdir_reply", self.reply)
 
     def reply(self, token: object, name: bytes, attr: Any, next_id: int) -> bool:
         if self.room == 0:

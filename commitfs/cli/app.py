@@ -4,7 +4,6 @@ Only click is imported with the commands; each imports what it works with when i
 ``commitfs --help`` and completion stay fast.
 """
 
-import errno
 import os
 import signal
 import sys
@@ -25,6 +24,8 @@ from commitfs.cli.stats import stats
 from commitfs.cli.umount import umount
 from commitfs.errors import CommitfsError
 
+COMPLETE = "_COMMITFS_COMPLETE"
+"""Set by a shell that completes a command line."""
 BUG = 70
 """Exit code for an error nobody foresaw (EX_SOFTWARE)."""
 
@@ -49,18 +50,23 @@ for command in (mount, umount, log, show, ls, cat, check, stats):
     commands.add_command(command)
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    sys.exit(run(argv))
+def main() -> NoReturn:
+    _have_streams()
+    if COMPLETE in os.environ:
+        commands.main(prog_name="commitfs", complete_var=COMPLETE)
+    sys.exit(run(sys.argv[1:]))
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     try:
-        code = commands.main(args=argv, prog_name="commitfs", standalone_mode=False)
+        # Not click's own main: it ends with an empty line on an interrupt and with 1 on a broken pipe.
+        with commands.make_context("commitfs", list(argv)) as ctx:
+            code = commands.invoke(ctx)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _nobody_listens()
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 128 + signal.SIGINT
     except click.ClickException as exc:
@@ -69,9 +75,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     except CommitfsError as exc:
         complain(str(exc))
         return exc.exit_code
+    except BrokenPipeError:
+        # As programs end that SIGPIPE kills: the reader of our output is gone, and knows.
+        return 128 + signal.SIGPIPE
     except OSError as exc:
-        if exc.errno == errno.EPIPE:
-            return _nobody_listens()
         complain(_os_error(exc))
         return 1
     except MemoryError:
@@ -80,14 +87,30 @@ def run(argv: Sequence[str] | None = None) -> int:
     except Exception as exc:
         complain(f"this is a bug in commitfs: {type(exc).__name__}: {exc}")
         return BUG
+    finally:
+        _flush_or_drop()
 
 
-def _nobody_listens() -> int:
-    """The reader of our output is gone: end quietly, as programs do that SIGPIPE kills."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
-    return 128 + signal.SIGPIPE
+def _have_streams() -> None:
+    """Descriptors 0 to 2 are open whatever the caller did, so that no file of ours gets their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        complain("standard output is closed")
+        sys.exit(1)
+
+
+def _flush_or_drop() -> None:
+    """Where output cannot be written, that was told already: it must not be tried again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _os_error(exc: OSError) -> str:
