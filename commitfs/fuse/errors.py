@@ -6,6 +6,7 @@ F1: a handler ends with a value, with FUSEError or with trio.Cancelled; pyfuse3 
 import errno
 import functools
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -56,3 +57,16 @@ def guard(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine
             raise pyfuse3.FUSEError(errno_of(exc, where)) from None
 
     return cast(Callable[P, Coroutine[Any, Any, T]], guarded)
+
+
+def unanswerable(record: logging.LogRecord) -> bool:
+    """Filter for pyfuse3's logger: False for a reply that no process waits for any more.
+
+    The kernel refuses a reply with ENOENT when its request was interrupted, or when the connection is
+    gone: a RELEASE may still be under way when the last file is closed and the mount unmounted.  pyfuse3
+    takes that for an error.
+    """
+    return not (
+        str(record.msg).endswith("fuse_reply_* failed with %s")
+        and record.args == (os.strerror(errno.ENOENT),)
+    )

@@ -17,6 +17,7 @@ import trio
 
 from commitfs.errors import CommitfsError
 from commitfs.fuse import SUBTYPE
+from commitfs.fuse.errors import unanswerable
 from commitfs.fuse.operations import Operations
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Session:
                 reason = said() or str(exc)
                 raise CommitfsError(f"cannot mount at {self._mountpoint}: {reason}") from None
         self._vfs.invalidate = self._invalidate
+        logging.getLogger("pyfuse3").addFilter(unanswerable)
         return self
 
     async def __aexit__(

@@ -3,6 +3,7 @@
 import errno
 import inspect
 import logging
+import os
 
 import pyfuse3
 import pytest
@@ -19,7 +20,7 @@ from commitfs.errors import (
     StoreError,
     UsageError,
 )
-from commitfs.fuse.errors import guard
+from commitfs.fuse.errors import guard, unanswerable
 from commitfs.fuse.operations import Operations
 from tests.fuse.fake_vfs import operations
 
@@ -124,3 +125,17 @@ def test_forget_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert fake.calls == [("forget", [(5, 2)])]
     assert "forget" in caplog.text
     caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "kept"),
+    [
+        ("fuse_release(): fuse_reply_* failed with %s", errno.ENOENT, False),
+        ("fuse_lookup(): fuse_reply_* failed with %s", errno.ENOENT, False),
+        ("fuse_release(): fuse_reply_* failed with %s", errno.EINVAL, True),
+        ("something else failed with %s", errno.ENOENT, True),
+    ],
+)
+def test_replies_nobody_waits_for_are_no_news(message: str, number: int, kept: bool) -> None:
+    record = logging.LogRecord("pyfuse3", logging.ERROR, "", 0, message, (os.strerror(number),), None)
+    assert unanswerable(record) is kept
