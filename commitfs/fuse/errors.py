@@ -44,17 +44,24 @@ def errno_of(exc: Exception, where: str) -> int:
 
 
 def guard(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Wrap a handler so that F1 holds.  Cancellation is no Exception and passes."""
+    """Wrap a handler so that F1 holds.  Cancellation is no Exception and passes.
+
+    Counts in its object's `open_requests` those that have begun and not ended.
+    """
     where = handler.__name__
 
     @functools.wraps(handler)
     async def guarded(*args: Any) -> T:
+        operations = args[0]
+        operations.open_requests += 1
         try:
             return await handler(*args)  # type: ignore[call-arg]  # pyfuse3 passes by position only
         except pyfuse3.FUSEError:
             raise
         except Exception as exc:
             raise pyfuse3.FUSEError(errno_of(exc, where)) from None
+        finally:
+            operations.open_requests -= 1
 
     return cast(Callable[P, Coroutine[Any, Any, T]], guarded)
 
