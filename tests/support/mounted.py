@@ -198,6 +198,11 @@ class Mount:
             process.send_signal(signal.SIGUSR1)  # its stacks, if it prints them; its end otherwise
         time.sleep(1)
         process.kill()
+        try:
+            process.wait(timeout=10)
+            return  # its connection is gone, and the number may be another's by now
+        except subprocess.TimeoutExpired:
+            pass
         with contextlib.suppress(OSError):
             Path(f"/sys/fs/fuse/connections/{self._connection}/abort").write_text("1")
 
