@@ -33,6 +33,25 @@ def crashed(count: int) -> tuple[MemoryDisk, list[int]]:
     return disk, [commit(store, b"%04d" % n * 30).end for n in range(count)]
 
 
+class TestLargeCommits:
+    """Commits whose bytes are more than one window of the walk, at every place a walk can start from."""
+
+    @pytest.mark.parametrize("before", [0, 1, 15, 16, 17])
+    @pytest.mark.parametrize("size", [(64 << 10) - RECORD_SIZE + 1, 200_000])
+    def test_are_found(self, before: int, size: int) -> None:
+        disk = stores.disk()
+        store = open_store(disk, writable=True)
+        for number in range(before):
+            commit(store, b"%d" % number)
+        commit(store, b"large" * (size // 5 + 1))
+        commit(store)
+        # Killed: no slot was written at the end.
+        assert newest(copy(disk)) == before + 2
+        complaints: list[str] = []
+        again = open_store(disk, writable=True, report=complaints.append)
+        assert (again.next_id, again.writable, complaints) == (before + 3, True, [])
+
+
 class TestTornEnd:
     def test_at_every_byte(self) -> None:
         disk, ends = crashed(3)
