@@ -3,10 +3,23 @@
 Faults, crashes and slow media are injected by other implementations of `StoreFile`.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import ctypes
+import errno
+import mmap
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast, runtime_checkable
 
+from commitfs import native
+from commitfs.errors import UsageError
+from commitfs.store import lock
 from commitfs.types import Buffer
+
+STAGE_ALIGN: Final = 4096
+"""Stage data begins and ends at multiples of this, so that it can be written past the page cache."""
 
 
 class StoreFile(Protocol):
@@ -23,9 +36,14 @@ class StoreFile(Protocol):
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write `buffers` one behind the other at `offset`; durable when this returns.
 
-        The range alone is synced (RWF_DSYNC), or the whole file where that is refused.
-        An `OSError` of `WriteFailed` class says that no sync was tried (see there).
+        Records only.  The range alone is synced (RWF_DSYNC), or the whole file where that is
+        refused.  `WriteFailed` says that only this write failed and may be made again, whole.
         """
+
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        """As write_durable, for slots and the tail's zeros, through a descriptor of its own: the
+        kernel reports a failed page once per descriptor, so a shared one could let a commit be
+        acknowledged whose error the other write was told."""
 
     def write(self, data: Buffer, offset: int) -> None:
         """Write without syncing, through the same descriptor as write_durable."""
@@ -42,7 +60,8 @@ class StoreFile(Protocol):
 
     def allocate(self, offset: int, length: int) -> None:
         """Reserve blocks for a range (fallocate), growing the file over it if need be.
-        ENOSPC, EDQUOT, EFBIG where there is no room.  Contents of new space read as zeros."""
+        ENOSPC, EDQUOT, EFBIG where there is no room.  Contents of new space read as zeros.
+        Not durable by itself.  Called only for ranges that begin at or behind the end of the file."""
 
     def punch(self, offset: int, length: int) -> None:
         """Give the blocks of a range back; it reads as zeros.  Does nothing where unsupported."""
@@ -51,8 +70,9 @@ class StoreFile(Protocol):
 
     def size(self) -> int: ...
 
-    def drop_cache(self, offset: int) -> None:
-        """Forget clean cached pages from `offset` on, so that reads come from the device."""
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        """Forget clean cached pages of the range (length 0: to the end), so that reads come from
+        the device."""
 
     def holes(self, offset: int) -> int:
         """Offset of the first hole at or after `offset` (SEEK_HOLE); size() if there is none."""
@@ -63,5 +83,258 @@ class StoreFile(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class OverlappedFile(Protocol):
+    """A file that can also do write_durable beside the caller, one write at a time."""
+
+    def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Start the write; `buffers` stay untouched until end_durable."""
+
+    def durable_fileno(self) -> int:
+        """A descriptor that becomes readable when the write begun has ended."""
+
+    def end_durable(self) -> None:
+        """Wait for the write begun; raises what write_durable would have raised."""
+
+
 class WriteFailed(OSError):
-    """A write ended with ENOSPC, EDQUOT or EFBIG before any sync of it: only that write failed."""
+    """A write ended with ENOSPC, EDQUOT or EFBIG: only that write failed, nothing durable before
+    it is in doubt, and the same range may be written again as a whole."""
+
+
+_ASIDE: Final = "aside"
+_STAGE: Final = "stage"
+_STAGE_DIRECT: Final = "stage, direct"
+
+_PUNCH_HOLE_KEEP_SIZE: Final = 3
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """fallocate(2) with 64-bit offsets, which `os` does not offer; a failed punch gives nothing back,
+    and that is all."""
+    libc = ctypes.CDLL(None)
+    for name in ("fallocate64", "fallocate"):
+        found = getattr(libc, name, None)
+        if found is not None and (name.endswith("64") or ctypes.sizeof(ctypes.c_long) == 8):
+            found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+            return cast(Callable[[int, int, int, int], int], found)
+    return None
+
+
+_fallocate: Final = _find_fallocate()
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether the error says that there is no room, which can pass, rather than that the medium failed."""
+    return error.errno in _NO_ROOM
+
+
+class _Pace:
+    """Size of one stage write: about 2 ms of device time, so that a commit beside it waits no longer."""
+
+    LEAST = 64 << 10
+    MOST = 1 << 20
+
+    def __init__(self) -> None:
+        self.chunk = 256 << 10
+
+    def took(self, nbytes: int, seconds: float) -> None:
+        if seconds > 0.004:
+            self.chunk = max(self.LEAST, self.chunk // 2)
+        elif seconds < 0.001 and nbytes == self.chunk:
+            self.chunk = min(self.MOST, self.chunk * 2)
+
+
+class RealFile:
+    """A `StoreFile` on the file system, and an `OverlappedFile` when writable.
+
+    Three kinds of descriptors, since the kernel reports a lost page once per open file: records, what
+    is written aside, stage data.
+    """
+
+    def __init__(self, path: str, fd: int, *, writable: bool) -> None:
+        self.path = path
+        self.writable = writable
+        self._fd = fd
+        self._others: dict[str, int] = {}
+        self._others_lock = threading.Lock()
+        self._stage_lock = threading.Lock()
+        self._stage_buffer: mmap.mmap | None = None
+        self._direct = hasattr(os, "O_DIRECT")
+        self._pace = _Pace()
+        self._committer: native.NativeCommitter | None = None
+
+    def _other(self, purpose: str, flags: int = 0) -> int:
+        """The descriptor of its own for `purpose`, opened at first use and kept until close."""
+        with self._others_lock:
+            fd = self._others.get(purpose)
+            if fd is None:
+                fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | flags)
+                if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+                    os.close(fd)
+                    raise OSError(errno.ESTALE, f"{self.path} is another file by now")
+                self._others[purpose] = fd
+        return fd
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._fd, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        try:
+            native.write_durable(self._fd, buffers, offset)
+        except OSError as error:
+            raise _told_apart(error) from None
+
+    def write_aside(self, data: Buffer, offset: int) -> None:
+        try:
+            native.write_durable(self._other(_ASIDE), [data], offset)
+        except OSError as error:
+            raise _told_apart(error) from None
+
+    def write(self, data: Buffer, offset: int) -> None:
+        native.write_all(self._fd, [data], offset)
+
+    def write_stage(self, data: Buffer, offset: int) -> None:
+        with self._stage_lock, memoryview(data).cast("B") as view:
+            at = 0
+            while at < len(view):
+                piece = view[at : at + self._pace.chunk]
+                started = time.monotonic()
+                self._write_stage_piece(piece, offset + at)
+                self._pace.took(len(piece), time.monotonic() - started)
+                at += len(piece)
+
+    def _write_stage_piece(self, piece: memoryview, offset: int) -> None:
+        if self._direct and not (len(piece) | offset) % STAGE_ALIGN:
+            if self._stage_buffer is None:
+                self._stage_buffer = mmap.mmap(-1, _Pace.MOST)
+            self._stage_buffer[: len(piece)] = piece
+            try:
+                fd = self._other(_STAGE_DIRECT, os.O_DIRECT)
+                with memoryview(self._stage_buffer) as whole, whole[: len(piece)] as aligned:
+                    native.write_all(fd, [aligned], offset)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._direct = False
+        # Through the cache, one piece at a time: what waits there would be in a commit's way.
+        native.write_durable(self._other(_STAGE), [piece], offset)
+
+    def sync_stage(self) -> None:
+        with self._others_lock:
+            fds = [fd for purpose, fd in self._others.items() if purpose != _ASIDE]
+        for fd in fds:
+            os.fdatasync(fd)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def allocate(self, offset: int, length: int) -> None:
+        os.posix_fallocate(self._fd, offset, length)
+
+    def punch(self, offset: int, length: int) -> None:
+        if _fallocate is not None:
+            _fallocate(self._fd, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def drop_cache(self, offset: int, length: int = 0) -> None:
+        os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+    def holes(self, offset: int) -> int:
+        size = self.size()
+        if offset >= size:
+            return size
+        return os.lseek(self._fd, offset, os.SEEK_HOLE)
+
+    def replaced(self) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if self._committer is None:
+            self._committer = native.NativeCommitter()
+        self._committer.submit(self._fd, buffers, offset)
+
+    def durable_fileno(self) -> int:
+        assert self._committer is not None
+        return self._committer.fileno()
+
+    def end_durable(self) -> None:
+        assert self._committer is not None
+        try:
+            self._committer.finish()
+        except OSError as error:
+            raise _told_apart(error) from None
+
+    def close(self) -> None:
+        if self._committer is not None:
+            self._committer.close()
+            self._committer = None
+        for fd in self._others.values():
+            os.close(fd)
+        self._others.clear()
+        if self._stage_buffer is not None:
+            self._stage_buffer.close()
+            self._stage_buffer = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _told_apart(error: OSError) -> OSError:
+    """The error of a durable write, as WriteFailed where only that write failed."""
+    if is_no_room(error) and not isinstance(error, native.SyncFailed):
+        return WriteFailed(error.errno, error.strerror)
+    return error
+
+
+def open_file(path: str, writable: bool) -> RealFile:
+    """Open an existing store file, locked when `writable`; UsageError, LockedError."""
+    try:
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a directory, not a store") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path} is a directory, not a store")
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{path} is not a regular file")
+        if writable:
+            lock.acquire(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return RealFile(path, fd, writable=writable)
+
+
+__all__ = [
+    "STAGE_ALIGN",
+    "OverlappedFile",
+    "RealFile",
+    "StoreFile",
+    "WriteFailed",
+    "is_no_room",
+    "open_file",
+]

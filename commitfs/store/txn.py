@@ -1,0 +1,148 @@
+"""One commit from begin to finish."""
+
+from typing import Final
+
+from commitfs import native
+from commitfs.format.node import Root
+from commitfs.format.record import COMMIT, RECORD_SIZE, Record, root_word
+from commitfs.store.file import STAGE_ALIGN, is_no_room
+from commitfs.store.log import Entry, Log, Ticket
+from commitfs.types import Buffer, CommitId
+
+BYTES_LIMIT: Final = 4 << 20
+"""Recovery reads the bytes of commits: what goes beyond this is staged."""
+_STAGE_WRITE: Final = 1 << 20
+
+
+class _Surplus:
+    """A stage of one commit, for the bytes beyond BYTES_LIMIT."""
+
+    def __init__(self, log: Log, entry: Entry) -> None:
+        self.entry = entry
+        self._log = log
+        self._written = self._placed = -(-entry.record.bytes_offset // STAGE_ALIGN) * STAGE_ALIGN
+        self._end = entry.record.end
+        self._parts: list[bytes] = []
+
+    def fits(self, data: bytes) -> bool:
+        return self._placed + len(data) <= self._end
+
+    def add(self, data: bytes) -> int:
+        offset = self._placed
+        self._log.pending.add(offset, data)
+        self._parts.append(data)
+        self._placed += len(data)
+        if self._placed - self._written >= _STAGE_WRITE:
+            self._write((self._placed - self._written) // STAGE_ALIGN * STAGE_ALIGN)
+        return offset
+
+    def _write(self, size: int) -> None:
+        """Write the first `size` bytes that wait, padded with zeros."""
+        waiting = b"".join(self._parts)
+        data = waiting[:size].ljust(size, b"\0")
+        try:
+            self._log.file.write_stage(data, self._written)
+        except OSError as error:
+            if not is_no_room(error):
+                self._log.latch(error)
+            raise
+        self._forget()
+        self._written += size
+        rest = waiting[size:]
+        self._parts = [rest] if rest else []
+        self._log.pending.add(self._written, rest)
+
+    def _forget(self) -> None:
+        at = self._written
+        for part in self._parts:
+            self._log.pending.remove(at)
+            at += len(part)
+
+    def sync(self) -> None:
+        waiting = self._placed - self._written
+        if waiting:
+            self._write(-(-waiting // STAGE_ALIGN) * STAGE_ALIGN)
+        try:
+            self._log.file.sync_stage()
+        except OSError as error:
+            self._log.latch(error)
+            raise
+
+    def abort(self) -> None:
+        self._forget()
+        self._log.unplace(self.entry)
+
+
+class Txn:
+    """A commit being placed.  No other is begun, and no group taken, before `finish` or `abort`."""
+
+    def __init__(self, log: Log, skip: int, surplus: Entry | None) -> None:
+        self._log = log
+        self._skip = skip
+        self._surplus = _Surplus(log, surplus) if surplus is not None else None
+        self._offset = log.placed_end
+        self._buffers: list[Buffer] = []
+        self._length = 0
+        self._crc = 0
+        head = log.head
+        self.id = CommitId(head.id + 1 if head is not None else 1)
+        log.open = True
+
+    def add(self, data: Buffer) -> int:
+        """Give `data` a place among the commit's bytes; its offset in the log.  Readable at once."""
+        kept = data if type(data) is bytes else bytes(data)
+        surplus = self._surplus
+        if surplus is not None and self._length + len(kept) > BYTES_LIMIT and surplus.fits(kept):
+            return surplus.add(kept)
+        offset = self._offset + RECORD_SIZE + self._length
+        self._log.pending.add(offset, kept)
+        self._buffers.append(kept)
+        self._crc = native.crc32c(kept, self._crc)
+        self._length += len(kept)
+        return offset
+
+    def finish(self, *, root: Root, time_ns: int, branch: int = 0, parent: Record | None = None) -> Ticket:
+        """Queue the commit.  `time_ns` is the wall clock; recorded times never go backwards (P3)."""
+        log = self._log
+        head = log.head
+        if self._surplus is not None:
+            self._surplus.sync()
+        if parent is None:
+            parent = head
+        record = Record(
+            kind=COMMIT,
+            flags=0,
+            offset=self._offset,
+            id=self.id,
+            store=log.store,
+            session=0,
+            length=self._length,
+            bytes_crc=self._crc,
+            synced=0,
+            prev=head.offset if head is not None else 0,
+            skip=self._skip,
+            parent=parent.offset if parent is not None else 0,
+            parent_id=parent.id if parent is not None else 0,
+            root_offset=root.offset,
+            root_word=root_word(root),
+            root_crc=root.crc,
+            time_ns=max(time_ns, head.time_ns) if head is not None else time_ns,
+            branch=branch,
+            chain=0,
+            crc=0,
+        )
+        log.open = False
+        return log.place(record, self._buffers).ticket
+
+    def abort(self) -> None:
+        """Nothing has happened.  Only instead of `finish`."""
+        at = self._offset + RECORD_SIZE
+        for data in self._buffers:
+            self._log.pending.remove(at)
+            at += len(data)
+        if self._surplus is not None:
+            self._surplus.abort()
+        self._log.open = False
+
+
+__all__ = ["BYTES_LIMIT", "Txn"]

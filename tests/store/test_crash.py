@@ -1,0 +1,91 @@
+"""P6: a crash loses nothing acknowledged, and leaves nothing half there (docs/durability.md).
+
+Each test records a run of the real engine, then opens every file a crash may have left.  The number of
+states tried is printed; `python -m tests.torture.crash` tries as many as wanted.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from commitfs.store.store import Store
+from tests.support.crash_check import Checker
+from tests.support.crash_load import Load, short_tail
+from tests.support.crash_states import Enumerator
+
+Say = Callable[[str], None]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Say:
+    def print_through(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n  {request.node.name}: {text}", end="")
+
+    return print_through
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    Store.create(str(path))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _short_tail() -> Iterator[None]:
+    with short_tail():
+        yield
+
+
+def check_all(
+    load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40, oldest: int = 0
+) -> Checker:
+    checker = Checker(load.path, load.made, oldest=oldest, nest_every=nest, seed=1)
+    enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix, exhaustive=exhaustive)
+    checker.run(enumerator.states())
+    say(
+        f"{len(load.made)} commits, {len(load.trace.ops)} operations, {enumerator.choices} choices, "
+        f"{checker.states} crash states opened ({checker.nested} of them in a recovery), "
+        f"{checker.repeats} repeated"
+    )
+    return checker
+
+
+def test_mixed_commits(path: Path, say: Say) -> None:
+    load = Load.on(path, seed=11)
+    load.commits(220)
+    load.store.close()
+    assert check_all(load, say, per_prefix=24, nest=150).states > 7000
+
+
+def test_commits_without_a_tree(path: Path, say: Say) -> None:
+    load = Load.on(path, seed=12, trees=False)
+    load.commits(60)
+    load.store.close()
+    assert check_all(load, say, per_prefix=64).states > 1500
+
+
+def test_group_commits_by_many_tasks(path: Path, say: Say) -> None:
+    load = Load.on(path, seed=13)
+    trio.run(load.concurrently, 5, 6)
+    load.store.close()
+    assert check_all(load, say, per_prefix=40).states > 500
+
+
+def test_staged_data(path: Path, say: Say) -> None:
+    load = Load.on(path, seed=14)
+    trio.run(load.staged, 4)
+    load.store.close()
+    assert check_all(load, say, per_prefix=40).states > 300
+
+
+def test_aligned_groups(tmp_path: Path, say: Say) -> None:
+    path = tmp_path / "store"
+    Store.create(str(path), align=512)
+    load = Load.on(path, seed=15, trees=False)
+    load.commits(30)
+    load.store.close()
+    assert check_all(load, say, per_prefix=32).states > 500

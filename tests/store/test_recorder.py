@@ -1,0 +1,78 @@
+"""The recorder of the crash tests, compared from outside with what strace saw of a real file."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commitfs.store.store import Store
+from tests.support.crash_file import Ack, Op, Placed, Sync, SyncRange, Trace, Write
+from tests.support.strace_log import COMMAND, operations
+
+ROOT = Path(__file__).parents[2]
+
+
+def can_trace() -> bool:
+    """strace is there and may trace (some containers forbid it)."""
+    if shutil.which("strace") is None:
+        return False
+    probe = ["strace", "-o", "/dev/null", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is missing or may not trace here")
+
+
+def run(store: Path, log: Path, *more: str) -> None:
+    command = [*COMMAND, "-o", str(log), sys.executable, "-m", "tests.support.strace_worker", str(store), "5"]
+    done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def shape(ops: list[Op]) -> list[tuple[object, ...]]:
+    """What both sides must agree on, in order: adjacent writes as one, and every sync."""
+    result: list[tuple[object, ...]] = []
+    for op in ops:
+        if isinstance(op, Ack | Placed):
+            continue
+        if isinstance(op, Sync | SyncRange):
+            result.append(("sync", *((op.offset, op.length) if isinstance(op, SyncRange) else ())))
+        elif isinstance(op, Write):
+            if result and result[-1][0] == "write" and result[-1][1] == op.offset:
+                data = result.pop()[2]
+                assert isinstance(data, bytes)
+                result.append(("write", op.offset + len(op.data), data + op.data))
+            else:
+                result.append(("write", op.offset + len(op.data), op.data))
+        else:
+            result.append((op,))
+    return result
+
+
+def test_the_recorder_misses_nothing(tmp_path: Path) -> None:
+    store, log, recorded = tmp_path / "store", tmp_path / "log", tmp_path / "trace"
+    Store.create(str(store))
+    base = store.read_bytes()
+    run(store, log, str(recorded))
+    ops, replayed = pickle.loads(recorded.read_bytes())
+    final = store.read_bytes()
+    assert replayed == final
+    seen = operations(log.read_text(), store)
+    assert Trace(base, seen).replay() == final
+    assert len(seen) > 150
+    mine, outside = shape(ops), shape(seen)
+    for number, (ours, theirs) in enumerate(zip(mine, outside, strict=False)):
+        assert ours == theirs, f"at step {number} of {len(mine)} and {len(outside)}"
+    assert len(mine) == len(outside)
+
+
+def test_nothing_reaches_the_file_but_what_can_be_replayed(tmp_path: Path) -> None:
+    """Also with the native thread, which the recorder does not see."""
+    store, log = tmp_path / "store", tmp_path / "log"
+    Store.create(str(store))
+    base = store.read_bytes()
+    run(store, log)
+    assert Trace(base, operations(log.read_text(), store)).replay() == store.read_bytes()

@@ -1,0 +1,173 @@
+"""Is a file that a crash left what it has to be?  (docs/durability.md)
+
+For each state: it opens for reading and for writing; its newest commit is one that may be there, and
+not older than what was acknowledged; that commit and all before it are whole; `check` finds nothing;
+a further commit and a reopen work, and change nothing below the commit found.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from commitfs.format.node import NO_ROOT
+from commitfs.format.record import LOG_START
+from commitfs.store.check import Severity, check_store
+from commitfs.store.file import StoreFile
+from commitfs.store.store import Store
+from tests.support.crash_file import CrashFile, Trace, crash_opener
+from tests.support.crash_load import FIRST_TIME, Made, Piece, compare
+from tests.support.crash_states import CrashState, Enumerator
+from tests.support.memory_file import MemoryDisk
+
+NEAR = 2
+"""Commits below the newest that are compared in every state; all are in every `thorough`-th."""
+
+
+class CrashFailure(AssertionError):
+    """A state is not as it has to be; says which."""
+
+
+@dataclass
+class Checker:
+    """Checks states against what was made.
+
+    `states` counts states whose file was opened, `repeats` those whose file had been opened before and
+    only had to hold what was acknowledged since, `nested` (in `states` too) those of crashes during
+    the recovery from one, and of the commit after it.
+    """
+
+    path: Path
+    made: dict[int, Made]
+    oldest: int = 0
+    """Commits up to this one were in the file before."""
+    thorough: int = 16
+    nest_every: int = 40
+    seed: int = 0
+    wrap: Callable[[CrashFile], StoreFile] | None = None
+    """Stands between the engine and the file whenever a state is opened."""
+    states: int = 0
+    repeats: int = 0
+    nested: int = 0
+    newest: dict[int, int] = field(default_factory=dict)
+    """Newest commit found, by digest of the file."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def run(self, states: Iterable[CrashState], limit: int | None = None) -> None:
+        """Check states, at most `limit` of them; raises CrashFailure for the first that is wrong."""
+        for state in states:
+            if limit is not None and self.states >= limit:
+                return
+            try:
+                self.check(state)
+            except Exception as exc:
+                raise CrashFailure(
+                    f"after operation {state.prefix}, {state.what}; acknowledged {state.acked}, "
+                    f"placed {state.placed}: {type(exc).__name__}: {exc}"
+                ) from exc
+
+    def check(self, state: CrashState) -> None:
+        if state.image is None:
+            self.repeats += 1
+            newest = self.newest[state.digest]
+        else:
+            self.states += 1
+            nest = self.nest_every > 0 and self.random.random() * self.nest_every < 1
+            newest = self._open_and_compare(bytes(state.image), state.acked, nest=nest)
+            self.newest[state.digest] = newest
+        assert newest >= state.acked, f"commit {newest} is the newest"
+        assert newest <= state.placed, f"commit {newest} is the newest"
+
+    def _open_and_compare(self, image: bytes, acked: int, *, nest: bool) -> int:
+        thorough = self.random.random() * self.thorough < 1
+        read_only = MemoryDisk(image)
+        with_reader = Store.open(str(self.path), opener=crash_opener(read_only, Trace(b"")))
+        seen = head_id(with_reader)
+        aligned = with_reader.align > 8
+        with_reader.close()
+
+        disk, trace = MemoryDisk(image), Trace(image)
+        trace.placed(seen)
+        trace.ack(acked if aligned else seen)
+        store = self._open(disk, trace)
+        newest = head_id(store)
+        # With aligned groups the writer drops the whole commits of a torn group, none acknowledged.
+        same = newest == seen or (aligned and acked <= newest < seen)
+        assert same, f"a reader sees commit {seen}, the writer {newest}"
+        for commit in range(self.oldest + 1 if thorough else max(newest - NEAR, self.oldest + 1), newest + 1):
+            compare(store, self.made[commit])
+        if thorough:
+            assert_sound(store)
+        end = int(store.published_end)
+        made = commit_once(store, trace, self.random, like=self.made.get(newest + 1))
+        store.close()
+        assert disk.cache[LOG_START:end] == image[LOG_START:end], "what was committed has changed"
+
+        store = self._open(MemoryDisk(disk.cache), Trace(b""))
+        assert head_id(store) == newest + 1, "the further commit is gone"
+        compare(store, made)
+        if thorough:
+            assert_sound(store)
+        store.close()
+        if nest:
+            self._check_nested(trace, {**self.made, made.id: made})
+        return newest
+
+    def _open(self, disk: MemoryDisk, trace: Trace) -> Store:
+        def opener(path: object, writable: bool) -> StoreFile:
+            file = CrashFile(disk, trace, writable=writable)
+            return file if self.wrap is None else self.wrap(file)
+
+        return Store.open(str(self.path), writable=True, opener=opener)
+
+    def _check_nested(self, trace: Trace, made: dict[int, Made]) -> None:
+        """A crash during the recovery, or during the commit after it."""
+        inner = Checker(self.path, made, self.oldest, self.thorough, nest_every=0, wrap=self.wrap)
+        seed = self.random.getrandbits(32)
+        # The first two operations say what was acknowledged before.
+        inner.run(Enumerator(trace, seed=seed, per_prefix=12, start=2).states())
+        self.states += inner.states
+        self.nested += inner.states
+        self.repeats += inner.repeats
+
+
+def head_id(store: Store) -> int:
+    return 0 if store.head is None else int(store.head.id)
+
+
+def assert_sound(store: Store) -> None:
+    damage = [f for f in check_store(store) if f.severity is Severity.DAMAGE]
+    assert not damage, damage
+
+
+def commit_once(store: Store, trace: Trace, rng: random.Random, like: Made | None = None) -> Made:
+    """One more commit on top of what is there.
+
+    Half of the time with payloads as long as those of `like`, the commit that did not survive: what
+    came behind that one then lies just where this one ends.
+    """
+    tree = store.tree(store.head)
+    contents = dict(tree.scan(b""))
+    sizes = [rng.choice((10, 600, 3000))]
+    if like is not None and rng.random() < 0.5:
+        sizes = [len(piece.data) for piece in like.pieces]
+    payloads = [rng.randbytes(size) for size in sizes]
+    data = rng.randbytes(10)
+    if store.head is not None and store.head.root != NO_ROOT:
+        tree.put(b"after", data)
+        contents[b"after"] = data
+    txn = store.begin(sum(sizes) + tree.estimate())
+    trace.placed(int(txn.id))
+    pieces = tuple(Piece(txn.add(payload), payload) for payload in payloads)
+    root = tree.build(txn.add) if tree.dirty else NO_ROOT
+    ticket = txn.finish(root=root, time_ns=FIRST_TIME)
+    store.flush()
+    assert ticket.done
+    assert ticket.error is None
+    trace.ack(int(txn.id))
+    return Made(int(txn.id), ticket.record.time_ns, pieces, contents)
+
+
+__all__ = ["Checker", "CrashFailure", "CrashFile", "assert_sound", "commit_once", "head_id"]

@@ -1,0 +1,252 @@
+"""The check of commits' trees: sound ones pass, and each way to be unsound is found (P3, P7)."""
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commitfs.format.extent import Extent, encode_extent
+from commitfs.format.inode import Blob, Dentry, Inode, encode_dentry, encode_inode, encode_xattr
+from commitfs.format.keys import (
+    ROOT_INO,
+    backref_key,
+    cookie_base,
+    dentry_key,
+    extent_key,
+    inode_key,
+    tombstone_key,
+    xattr_key,
+)
+from commitfs.native import crc32c
+from commitfs.store.check import Finding
+from commitfs.store.store import Store
+from commitfs.vfs.check import check_trees
+
+DIR, FILE, LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
+D, F, S, E = 256, 257, 258, 512
+DATA = b"some bytes of a file" * 10
+
+
+class World:
+    """A store whose trees are made by hand, key by key."""
+
+    def __init__(self, path: Path) -> None:
+        Store.create(str(path))
+        self.store = Store.open(str(path), writable=True)
+        self.tree = self.store.tree(None)
+        self.inodes: dict[int, Inode] = {}
+
+    def inode(self, ino: int, **values: object) -> None:
+        """Put an inode, new or changed."""
+        blank = Inode(0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        merged = {**self.inodes.get(ino, blank)._asdict(), "changed": int(self.store.next_id), **values}
+        self.inodes[ino] = Inode(**merged)
+        self.tree.put(inode_key(ino), encode_inode(self.inodes[ino]))
+
+    def name(self, parent: int, name: bytes, ino: int, mode: int) -> int:
+        """Put a dentry; returns its cookie."""
+        cookie = cookie_base(name)
+        dentry = Dentry(stat.S_IFMT(mode) >> 12, int(self.store.next_id), ino, name)
+        self.tree.put(dentry_key(parent, cookie), encode_dentry(dentry))
+        return cookie
+
+    def commit(self, *data: bytes) -> list[int]:
+        """Commit the tree; returns the log offsets of `data`."""
+        txn = self.store.begin(self.tree.estimate() + sum(map(len, data)))
+        offsets = [txn.add(part) for part in data]
+        txn.finish(root=self.tree.build(txn.add), time_ns=1)
+        self.store.flush()
+        return offsets
+
+    def findings(self) -> list[Finding]:
+        return list(check_trees(self.store))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """/d/f with a second name /g and an xattr, a symlink /d/s, an empty directory /e."""
+    world = World(tmp_path / "store")
+    (data,) = world.commit(DATA)
+    world.inode(ROOT_INO, mode=DIR, nlink=4, size=3)
+    world.inode(D, mode=DIR, nlink=2, size=2, parent=ROOT_INO, cookie=world.name(ROOT_INO, b"d", D, DIR))
+    world.inode(E, mode=DIR, nlink=2, parent=ROOT_INO, cookie=world.name(ROOT_INO, b"e", E, DIR))
+    size = len(DATA)
+    f = world.name(D, b"f", F, FILE)
+    world.inode(F, mode=FILE, nlink=2, size=size, stored=size, parent=D, cookie=f)
+    world.tree.put(extent_key(F, 0), encode_extent(Extent(size, 0, size, data, (crc32c(DATA),))))
+    world.tree.put(backref_key(F, ROOT_INO, world.name(ROOT_INO, b"g", F, FILE)), b"")
+    world.tree.put(xattr_key(F, b"user.a"), encode_xattr(b"value"))
+    world.inode(S, mode=LINK, size=4, parent=D, cookie=world.name(D, b"s", S, LINK), target=b"d/f!")
+    world.commit()
+    yield world
+    world.store.close()
+
+
+def test_a_sound_tree_has_no_findings(world: World) -> None:
+    assert world.findings() == []
+
+
+def test_changes_between_sound_trees_have_none(world: World) -> None:
+    """A file moved to another directory over nothing, a link removed, contents cut."""
+    cookie = cookie_base(b"f")
+    world.tree.delete(dentry_key(D, cookie))
+    stone = Dentry(FILE >> 12, int(world.store.next_id), F, b"f")
+    world.tree.put(tombstone_key(D, cookie), encode_dentry(stone))
+    world.inode(D, size=1)
+    world.inode(E, size=1)
+    world.inode(F, parent=E, cookie=world.name(E, b"f2", F, FILE))
+    world.commit()
+    world.tree.delete(dentry_key(ROOT_INO, cookie_base(b"g")))
+    world.tree.delete(backref_key(F, ROOT_INO, cookie_base(b"g")))
+    world.inode(ROOT_INO, size=2)
+    extent = Extent(5, 0, len(DATA), world_extent_offset(world), (crc32c(DATA),))
+    world.tree.put(extent_key(F, 0), encode_extent(extent))
+    world.inode(F, nlink=1, size=5, stored=5)
+    world.commit()
+    assert world.findings() == []
+
+
+def world_extent_offset(world: World) -> int:
+    record = world.store.record(1)
+    return int(record.bytes_offset)
+
+
+def loop(world: World) -> None:
+    """/e moved into itself."""
+    world.tree.delete(dentry_key(ROOT_INO, cookie_base(b"e")))
+    world.inode(ROOT_INO, size=2, nlink=3)
+    world.inode(E, size=1, nlink=3, parent=E, cookie=world.name(E, b"e", E, DIR))
+
+
+def lose_file(world: World) -> None:
+    """The inode of /d/f is gone, its names and contents are not."""
+    world.tree.delete(inode_key(F))
+
+
+def lose_name(world: World) -> None:
+    world.tree.delete(dentry_key(D, cookie_base(b"s")))
+    world.inode(D, size=1)
+
+
+def overlap(world: World) -> None:
+    offset = world_extent_offset(world)
+    world.tree.put(extent_key(F, 10), encode_extent(Extent(20, 0, len(DATA), offset, (crc32c(DATA),))))
+    world.inode(F, stored=len(DATA) + 20)
+
+
+def beyond(world: World) -> None:
+    world.inode(F, size=10)
+
+
+def wrong_kind(world: World) -> None:
+    world.name(D, b"s", S, FILE)
+    world.inode(D)
+
+
+def blob_lost(world: World) -> None:
+    world.tree.put(xattr_key(F, b"user.a"), encode_xattr(Blob(world_extent_offset(world), 100, 12345)))
+    world.inode(F)
+
+
+def unit_damaged(world: World) -> None:
+    offset = world_extent_offset(world)
+    world.tree.put(extent_key(F, 0), encode_extent(Extent(len(DATA), 0, len(DATA), offset, (7,))))
+    world.inode(F)
+
+
+def unknown_link(world: World) -> None:
+    world.tree.delete(backref_key(F, ROOT_INO, cookie_base(b"g")))
+    world.inode(F, nlink=1)
+    world.name(ROOT_INO, b"g", F, FILE)
+    world.inode(ROOT_INO)
+
+
+def wrong_cookie(world: World) -> None:
+    dentry = Dentry(DIR >> 12, int(world.store.next_id), E, b"e")
+    world.tree.delete(dentry_key(ROOT_INO, cookie_base(b"e")))
+    world.tree.put(dentry_key(ROOT_INO, 4242), encode_dentry(dentry))
+    world.inode(E, cookie=4242)
+    world.inode(ROOT_INO)
+
+
+def stone_and_name(world: World) -> None:
+    stone = Dentry(DIR >> 12, int(world.store.next_id), E, b"e")
+    world.tree.put(tombstone_key(ROOT_INO, cookie_base(b"e")), encode_dentry(stone))
+
+
+def dangling_backref(world: World) -> None:
+    world.tree.put(backref_key(F, D, 777), b"")
+    world.inode(F, nlink=3)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "path", "message"),
+    [
+        (lambda w: w.inode(F, nlink=3), b"d/f", "has 2 links and says 3"),
+        (lambda w: w.inode(D, nlink=3), b"d", "has 2 links and says 3"),
+        (lambda w: w.inode(D, size=9), b"d", "a directory of 2 names says it has 9"),
+        (lambda w: w.inode(F, stored=1), b"d/f", f"holds {len(DATA)} bytes and says 1"),
+        (lambda w: w.inode(S, size=99), b"d/s", "size 99 has a target of 4 bytes"),
+        (lambda w: w.inode(F, changed=1), b"d/f", "changed in this commit and says 1"),
+        (lambda w: w.inode(ROOT_INO, mode=FILE), b"", "no root directory"),
+        (lambda w: w.tree.put(inode_key(F), b"short"), b"", "inode value makes no sense"),
+        (loop, b"<inode 512>", "the directory lies in itself"),
+        (lose_file, b"", "the inode is gone, something of it is left"),
+        (lose_name, b"d/s", "inode 258 is not"),
+        (overlap, b"d/f", "there twice"),
+        (beyond, b"d/f", "bytes behind its size 10"),
+        (wrong_kind, b"d/s", "is of another type"),
+        (blob_lost, b"d/f", "an extended attribute at offset"),
+        (unit_damaged, b"d/f", "data at offset"),
+        (unknown_link, b"g", "does not know this name"),
+        (wrong_cookie, b"e", "cookie 4242 is none of this name's"),
+        (stone_and_name, b"e", "both there and deleted"),
+        (dangling_backref, b"d/f", f"a link of it in directory {D} is missing"),
+    ],
+)
+def test_what_is_wrong_is_found(
+    world: World, break_it: Callable[[World], None], path: bytes, message: str
+) -> None:
+    break_it(world)
+    world.commit()
+    found = [f for f in world.findings() if f.commit == 3]
+    assert any(message in f.message and path in (f.path, b"") for f in found), found
+
+
+def test_each_unit_is_verified_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        world.inode(F, mtime_ns=number)
+        world.commit()
+    reads: list[int] = []
+    read_checked = Store.read_checked
+
+    def counting(self: Store, offset: int, length: int, crc: int, what: str = "data") -> bytes:
+        reads.append(offset)
+        return read_checked(self, offset, length, crc, what)
+
+    monkeypatch.setattr(Store, "read_checked", counting)
+    world.findings()
+    assert len(reads) == 1
+
+
+def test_damage_in_one_commit_hides_nothing_of_others(world: World, tmp_path: Path) -> None:
+    head = world.store.head
+    assert head is not None
+    world.inode(D, nlink=3)
+    world.commit()
+    world.store.close()
+    path = tmp_path / "store"
+    image = bytearray(path.read_bytes())
+    image[head.root.offset + 20] ^= 0xFF
+    path.write_bytes(image)
+    world.store = Store.open(str(path), writable=False)
+    found = world.findings()
+    assert any(f.commit == 2 and "cannot be compared" in f.message for f in found)
+    assert any(f.commit == 3 for f in found)
+
+
+def test_progress_is_told(world: World) -> None:
+    told: list[tuple[int, int]] = []
+    list(check_trees(world.store, progress=lambda done, total: told.append((done, total))))
+    assert told == [(1, 2), (2, 2)]
