@@ -4,15 +4,15 @@ Each test records a run of the real engine, then opens every file a crash may ha
 states tried is printed; `python -m tests.torture.crash` tries as many as wanted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from commitfs.store.store import Store
 
+from commitfs.store.store import Store
 from tests.support.crash_check import Checker
-from tests.support.crash_load import Load
+from tests.support.crash_load import Load, short_tail
 from tests.support.crash_states import Enumerator
 
 Say = Callable[[str], None]
@@ -34,9 +34,17 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def check_all(load: Load, say: Say, *, per_prefix: int, oldest: int = 0) -> Checker:
-    checker = Checker(load.path, load.made, oldest=oldest, seed=1)
-    enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix)
+@pytest.fixture(autouse=True)
+def _short_tail() -> Iterator[None]:
+    with short_tail():
+        yield
+
+
+def check_all(
+    load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40, oldest: int = 0
+) -> Checker:
+    checker = Checker(load.path, load.made, oldest=oldest, nest_every=nest, seed=1)
+    enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix, exhaustive=exhaustive)
     checker.run(enumerator.states())
     say(
         f"{len(load.made)} commits, {len(load.trace.ops)} operations, {enumerator.choices} choices, "
@@ -50,14 +58,14 @@ def test_mixed_commits(path: Path, say: Say) -> None:
     load = Load.on(path, seed=11)
     load.commits(220)
     load.store.close()
-    assert check_all(load, say, per_prefix=24).states > 3000
+    assert check_all(load, say, per_prefix=24, nest=150).states > 7000
 
 
 def test_commits_without_a_tree(path: Path, say: Say) -> None:
     load = Load.on(path, seed=12, trees=False)
     load.commits(60)
     load.store.close()
-    assert check_all(load, say, per_prefix=64).states > 2000
+    assert check_all(load, say, per_prefix=64).states > 1500
 
 
 def test_group_commits_by_many_tasks(path: Path, say: Say) -> None:

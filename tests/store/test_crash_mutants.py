@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from commitfs.format.record import COMMIT, RECORD_SIZE, Candidate, Record, WalkState, parse
-from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
-from commitfs.store.store import Store
 
 from commitfs import native
+from commitfs.format.record import COMMIT, RECORD_SIZE, Candidate, Record, WalkState, parse
+from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
 from commitfs.store import recover
+from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_file import CrashFile

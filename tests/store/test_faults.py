@@ -4,9 +4,9 @@ import errno
 from pathlib import Path
 
 import pytest
-from commitfs.store.store import Store, Ticket
 
 from commitfs.errors import CommitfsError, ReadOnlyError
+from commitfs.store.store import Store, Ticket
 from tests.support.crash_check import Checker, head_id
 from tests.support.crash_file import CrashFile, Trace, crash_opener
 from tests.support.crash_load import Load, compare

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commitfs.store.store import Store
 
+from commitfs.store.store import Store
 from tests.support.crash_file import Ack, Op, Placed, Sync, SyncRange, Trace, Write
 from tests.support.strace_log import COMMAND, operations
 

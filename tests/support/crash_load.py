@@ -5,24 +5,38 @@ kept as plain values, so that a state of the file after a crash can be compared 
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import trio
-from commitfs.store.committer import GroupCommitter
-from commitfs.store.stage import Stager
-from commitfs.store.store import Store, Ticket
 
 from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
+from commitfs.store import stage, tail
+from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile
+from commitfs.store.stage import Stager
+from commitfs.store.store import Store, Ticket
 from commitfs.store.tree import Tree
 from tests.support.crash_file import CrashFile, Trace, crash_opener
 from tests.support.memory_file import MemoryDisk
 
 KEYS = 160
+STEP = 64 << 10
 FIRST_TIME = 1_800_000_000_000_000_000
+
+
+@contextmanager
+def short_tail() -> Iterator[None]:
+    """Lay the tail in steps of 64 KiB, not 1 MiB: it is extended often, and a state costs less to open."""
+    with (
+        patch.multiple(tail, STEP=STEP, LOW=STEP // 4, _ZEROS=bytes(STEP)),
+        patch.multiple(stage, STEP=STEP),
+    ):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ from tests.support.crash_file import Ack, Allocate, Lost, Placed, Punch, Resize,
 
 SECTOR = 512
 EXHAUSTIVE = 10
+COARSE, EDGE = 64 << 10, 4 << 10
+"""The zeros of a tail are cut at sectors for EDGE bytes at both ends, and in runs of COARSE between:
+what is missing of them is more zeros, or what lay there, in any case."""
 
 
 class PieceKind(Enum):
@@ -165,14 +168,23 @@ class CrashState:
 class Enumerator:
     """The crash states of a trace.
 
-    `per_prefix` bounds the choices tried at one prefix when there are more than `EXHAUSTIVE` open
+    `per_prefix` bounds the choices tried at one prefix when there are more than `exhaustive` open
     pieces; states of prefixes before `start` are left out.  `prefixes` and `choices` (of pieces, in one
     reading of grown space or two) count what was gone through, `seen` the digests of the files.
     """
 
-    def __init__(self, trace: Trace, *, seed: int = 0, per_prefix: int = 96, start: int = 0) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        seed: int = 0,
+        per_prefix: int = 96,
+        exhaustive: int = EXHAUSTIVE,
+        start: int = 0,
+    ) -> None:
         self.trace = trace
         self.per_prefix = per_prefix
+        self.exhaustive = exhaustive
         self.start = start
         self.random = random.Random(seed)
         self.media = (Medium(trace.base, stale=False), Medium(trace.base, stale=True))
@@ -221,8 +233,10 @@ class Enumerator:
     def _add_write(self, seq: int, op: Write) -> None:
         at, end = op.offset, op.offset + len(op.data)
         self.pending.append(Piece(seq, PieceKind.GROW, end, stage=op.stage))
+        coarse = len(op.data) > COARSE and not any(op.data)
         while at < end:
-            stop = min((at // SECTOR + 1) * SECTOR, end)
+            inside = coarse and op.offset + EDGE <= at <= end - EDGE - COARSE
+            stop = at + COARSE if inside else min((at // SECTOR + 1) * SECTOR, end)
             data = op.data[at - op.offset : stop - op.offset]
             self.pending.append(Piece(seq, PieceKind.DATA, at, stop - at, data, op.stage))
             at = stop
@@ -272,7 +286,8 @@ class Enumerator:
         size = self.media[0].size
         cut = any(p.kind is PieceKind.RESIZE for p in self.pending)
         pieces = [p for p in self.pending if cut or not (is_size(p) and p.offset <= size)]
-        stale_matters = any(is_size(p) for p in pieces) or self.media[0].raw != self.media[1].raw
+        grows = any(p.kind in (PieceKind.GROW, PieceKind.RESIZE) for p in pieces)
+        stale_matters = grows or self.media[0].digest() != self.media[1].digest()
         low = min((max(p.offset, 8192) for p in pieces if is_size(p) or p.end > 8192), default=1 << 62)
         for kept in self._choices(pieces):
             self.choices += 1
@@ -289,7 +304,7 @@ class Enumerator:
     def _choices(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, ...]]:
         """Index tuples, ascending, each at most once."""
         count = len(pieces)
-        if count <= EXHAUSTIVE:
+        if count <= self.exhaustive:
             for wanted in range(count + 1):
                 yield from combinations(range(count), wanted)
             return

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import trio
-from commitfs.store.store import Store
 
+from commitfs.store.store import Store
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_load import Load
 from tests.support.crash_states import Enumerator
