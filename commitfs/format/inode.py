@@ -82,7 +82,7 @@ def decode_inode(value: bytes) -> Inode:
             (extra,) = _U64.unpack_from(value, _INODE.size)
     except error as exc:
         raise CorruptError(f"inode value makes no sense: {exc}") from None
-    return Inode(*fields, extra, target)
+    return Inode._make((*fields, extra, target))
 
 
 class Dentry(NamedTuple):

@@ -137,7 +137,7 @@ def seal(
     """The placed record completed for its write, and its bytes."""
     sealed = record._replace(session=session, flags=flags, synced=synced, chain=chain, crc=0)
     data, crc = pack(sealed, checksum)
-    return sealed._replace(crc=crc), data
+    return Record._make((*sealed[:-1], crc)), data
 
 
 def skip_id(commit_id: int) -> int:
@@ -180,7 +180,7 @@ class WalkState:
         return cls(LOG_START, store, 0, 0, 0, 0)
 
     def accepts(self, found: Candidate) -> bool:
-        """Whether `found`, decoded at `self.offset`, continues the walk, its bytes apart (F1)."""
+        """Whether `found`, decoded at `self.offset`, continues the walk, its bytes apart (S9)."""
         return (
             found.offset == self.offset
             and found.store == self.store

@@ -49,8 +49,7 @@ cfs_node *cfs_node_copy(const cfs_node *n, unsigned more_slots, unsigned more_ro
 
 unsigned cfs_node_find(const cfs_node *n, const uint8_t *key, size_t size, bool *exact)
 {
-    unsigned low = 0, high = n->count;
-    *exact = false;
+    unsigned low = 0, high = n->count, equal = n->count;
     while (low < high) {
         unsigned middle = (low + high) / 2;
         cfs_entry e = cfs_entry_of(n, middle);
@@ -59,9 +58,12 @@ unsigned cfs_node_find(const cfs_node *n, const uint8_t *key, size_t size, bool 
             low = middle + 1;
         } else {
             high = middle;
-            *exact = *exact || order == 0;
+            if (order == 0)
+                equal = middle;
         }
     }
+    /* Not merely "an equal one was seen": nodes of a hostile tree, each in order, may be merged to one that is not. */
+    *exact = low < n->count && equal == low;
     return low;
 }
 

@@ -18,7 +18,7 @@ BYTES_APART: Final = 4 << 20
 class Heads:
     """Writes the newest acknowledged commit into the older slot.
 
-    H1: a slot is written only after the last write of the other was synced: `write` returns or raises
+    S7: a slot is written only after the last write of the other was synced: `write` returns or raises
     before the next begins, and the store latches when it raises.
     """
 

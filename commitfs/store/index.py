@@ -13,14 +13,13 @@ _CACHED: Final = 4096
 
 
 class Index:
-    """Thread-safe.  `read` gives the log's bytes at an offset, `unwritten` the records that are not in
-    the file yet."""
+    """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet."""
 
     def __init__(
-        self, read: Callable[[int, int], bytes], store: int, unwritten: Mapping[int, Record]
+        self, read: Callable[[int, int], bytes], store: int, placed: Mapping[int, Record] | None = None
     ) -> None:
         self._read = read
-        self._unwritten = unwritten
+        self._placed = placed if placed is not None else {}
         self._store = store
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._lock = threading.Lock()
@@ -39,8 +38,8 @@ class Index:
 
     def at(self, offset: int, commit_id: int) -> Record:
         """The record of commit `commit_id`, which a pointer says is at `offset`; CorruptError."""
-        waiting = self._unwritten.get(offset)
-        if waiting is not None and waiting.id == commit_id:
+        waiting = self._placed.get(offset)
+        if waiting is not None:
             return waiting
         with self._lock:
             known = self._cache.get(offset)

@@ -4,12 +4,13 @@
     take                               all that waits becomes a group: sealed, one contiguous range
     written | failed                   the range was synced, or was not
 
-L1: one group is in flight at a time and groups are acknowledged in order, so a record's `synced` is
+S3: one group is in flight at a time and groups are acknowledged in order, so a record's `synced` is
     the published end at the moment it was sealed.
-L2: ids and offsets are given out at placement and never change; session, chain and checksum are given
+S5: ids and offsets are given out at placement and never change; session, chain and checksum are given
     at sealing, so that a group that failed for want of room is sealed anew, in a new session.
-L3: a failed sync latches: nothing is written any more (DESIGN: the kernel may have dropped the pages).
-L4: the placed end moves, and groups are taken, only where no commit is half placed.
+S6: a failed sync latches: nothing is written any more, since the kernel may have dropped the pages.
+S14: the placed end moves, and groups are taken, only where no commit is half placed.
+(docs/format.md has all invariants.)
 Everything here runs in one thread, the event loop's, except `chores`.
 """
 
@@ -116,10 +117,10 @@ class Log:
         self.latched: Exception | None = None
         self.in_flight: Group | None = None
         self.queue: deque[Entry] = deque()
+        self.placed: dict[int, Record] = {}
+        """Commits that have a place and are not durable, by offset."""
         self.open = False
         """A commit is between begin and finish."""
-        self.unwritten: dict[int, Record] = {}
-        """Records of commits placed and not in the file yet, by offset: pointers lead to them already."""
         self.store = start.store
         self.reserved = 0
         """Bytes of commits to come for which room is guaranteed."""
@@ -142,7 +143,7 @@ class Log:
         self.placed_end = record.end
         if record.kind == COMMIT:
             self.head = record
-            self.unwritten[record.offset] = record
+            self.placed[record.offset] = record
             if not self.oldest[0]:
                 self.oldest = (record.id, record.offset)
         return entry
@@ -219,9 +220,9 @@ class Log:
             )
             entry.record = entry.ticket.record = record
             if record.kind == COMMIT:
-                self.unwritten[record.offset] = record
-            if newest is not None and newest.offset == record.offset:
-                self.head = record
+                self.placed[record.offset] = record
+                if newest is not None and newest.offset == record.offset:
+                    self.head = record
             chain = record.crc
             flags = 0
             buffers.append(data)
@@ -249,7 +250,7 @@ class Log:
             record = entry.record
             if record.kind == COMMIT:
                 self.durable_head = record
-                self.unwritten.pop(record.offset, None)
+                del self.placed[record.offset]
             at = record.bytes_offset
             for buffer in entry.buffers:
                 self.pending.remove(at)
@@ -268,7 +269,7 @@ class Log:
             self.latch(error)
 
     def latch(self, error: OSError) -> None:
-        """A sync failed: nothing is written any more (L3)."""
+        """A sync failed: nothing is written any more (S6)."""
         if self.latched is None:
             self.latched = error
         for entry in self.queue:

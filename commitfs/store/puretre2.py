@@ -6,7 +6,6 @@ be found.  Reading it is recover.py's work, with `whole` from here; the first wr
 records.  `EarlierWriter` still writes it, as the baseline the records are measured against.
 """
 
-import os
 from collections.abc import Callable, Sequence
 
 from commitfs import native
@@ -15,7 +14,6 @@ from commitfs.format.node import NO_ROOT, Root
 from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Record, root_word
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, newest, pack_slot, parse_slot
 from commitfs.store.file import StoreFile, open_file
-from commitfs.store.log import draw_number
 from commitfs.store.tail import Tail
 from commitfs.types import Buffer, CommitId
 
@@ -28,16 +26,6 @@ def whole(file: StoreFile, slot: Slot) -> bool:
         return True
     data = file.pread(head.length, head.bytes_offset)
     return len(data) == head.length and native.crc32c(data) == head.bytes_crc
-
-
-def image() -> bytes:
-    """The first 8192 bytes of a PURETRE2 file without commits."""
-    data = bytearray(LOG_START)
-    store, uuid = draw_number(), os.urandom(16)
-    for sequence, offset in enumerate(SLOT_OFFSETS, 1):
-        slot = Slot(sequence, store, uuid, 8, 0, 0, None, earlier=True)
-        data[offset : offset + SLOT_SIZE] = pack_slot(slot, native.crc32c)
-    return bytes(data)
 
 
 class EarlierWriter:
@@ -114,4 +102,4 @@ class EarlierWriter:
         self._file.close()
 
 
-__all__ = ["EarlierWriter", "image", "whole"]
+__all__ = ["EarlierWriter", "whole"]

@@ -9,7 +9,7 @@ from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError, ReadOnlyError, UsageError
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Record, WalkState, parse
-from commitfs.format.slot import ALIGNMENTS, SLOT_OFFSETS, Slot, pack_slot
+from commitfs.format.slot import ALIGNMENTS, SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot
 from commitfs.store.file import STAGE_ALIGN, StoreFile, open_file
 from commitfs.store.heads import Heads
 from commitfs.store.index import Index
@@ -62,7 +62,7 @@ class Store:
         self._head = found.head
         self._end = found.state.offset
         self._oldest = found.slot.oldest_id
-        self._index = Index(self.read, found.slot.store, self.log.unwritten if self.log is not None else {})
+        self._index = Index(self.read, found.slot.store, self.log.placed if self.log is not None else None)
         self.nodes = Nodes(self)
 
     @classmethod
@@ -72,15 +72,7 @@ class Store:
         `align`: groups of commits begin at multiples of this, for media that may damage bytes beside
         those being written: 8, 512 or 4096.
         """
-        path = os.fspath(path)
-        if align not in ALIGNMENTS:
-            raise UsageError(f"the alignment of a store is one of {ALIGNMENTS}")
-        slot = Slot(1, draw_number(), os.urandom(16), align, 0, 0, None)
-        image = bytearray(LOG_START)
-        for offset in SLOT_OFFSETS:
-            packed = pack_slot(slot, native.crc32c)
-            image[offset : offset + len(packed)] = packed
-        make_file(path, bytes(image))
+        make_file(os.fspath(path), new_image(align))
 
     @classmethod
     def open(
@@ -353,6 +345,18 @@ def _flush(log: Log) -> None:
             raise error
 
 
+def new_image(align: int, *, earlier: bool = False) -> bytes:
+    """What a store without commits consists of; `earlier`: one of PURETRE2."""
+    if align not in ALIGNMENTS:
+        raise UsageError(f"the alignment of a store is one of {ALIGNMENTS}")
+    image = bytearray(LOG_START)
+    store, uuid = draw_number(), os.urandom(16)
+    for sequence, offset in enumerate(SLOT_OFFSETS, 1):
+        slot = Slot(sequence, store, uuid, align, 0, 0, None, earlier=earlier)
+        image[offset : offset + SLOT_SIZE] = pack_slot(slot, native.crc32c)
+    return bytes(image)
+
+
 def make_file(path: str, image: bytes) -> None:
     """Make the file `path`, mode 0600, with `image` in it: durable, whole or not at all.  UsageError if
     the path exists."""
@@ -378,4 +382,4 @@ def make_file(path: str, image: bytes) -> None:
         os.close(folder)
 
 
-__all__ = ["Store", "Ticket", "Txn", "make_file"]
+__all__ = ["Store", "Ticket", "Txn", "make_file", "new_image"]

@@ -27,7 +27,7 @@ def _up(offset: int, to: int) -> int:
 class Tail:
     """Thread-safe; all calls that write block.
 
-    T1: zeros are written only at or above `zeros_end` and under the lock, and a range of records is
+    S8: zeros are written only at or above `zeros_end` and under the lock, and a range of records is
     below `zeros_end` before it is written (`claim`): zeros never fall on a record.
     """
 
@@ -49,7 +49,7 @@ class Tail:
         """
         with self._lock:
             try:
-                self._lay(_up(max(end, self.zeros_end + STEP), _PAGE))
+                self._lay(max(_up(end, _PAGE), (self.zeros_end + STEP) // _PAGE * _PAGE))
             except OSError as error:
                 if not is_no_room(error):
                     raise

@@ -2,6 +2,7 @@
 
 import errno
 import stat
+from typing import Any
 
 from commitfs.errors import FsError
 from commitfs.format.inode import NAME_MAX
@@ -25,7 +26,7 @@ class Attributes:
         commits = files.commits
         await commits.spilled(node)
         now = live.now()
-        changes: dict[str, int] = {}
+        changes: dict[str, Any] = {}
         if wanted.mode is not None:
             changes["mode"] = stat.S_IFMT(node.attr.mode) | stat.S_IMODE(wanted.mode)
         if wanted.uid is not None:
@@ -56,7 +57,7 @@ class Attributes:
             live.keep_atime(node)
         if wanted.size is not None and not node.writers and handle is None and not node.dead:
             # truncate(2) by path, and nobody's close will come (P2).
-            await commits.point(node, files.who(ctx))
+            await commits.point([node], files.who(ctx))
             live.unpin(node)
 
     def _place(self, ino: int, name: bytes) -> Node:

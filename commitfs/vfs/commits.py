@@ -2,15 +2,15 @@
 
 Invariants
   M1  From `Store.begin` to `Txn.finish` there is no await: a commit is one consistent state (P3).
-  M2  A commit takes everything staged, and the pending contents of the one file whose commit point it
-      is; never another file's (P2).
+  M2  A commit takes everything staged, and the pending contents of the file whose commit point it is
+      (of both that change places); never another file's (P2).
   M3  Room is asked for before anything is changed: ENOSPC leaves all as it was, and `retry` holds the
       files whose commit point could not be kept, to be tried again (STORE.md section 10).
 """
 
 import math
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -18,7 +18,7 @@ import trio
 from commitfs.errors import FsError
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Blob, encode_xattr
-from commitfs.format.keys import INODE, split_key
+from commitfs.format.keys import INODE, inode_key, split_key
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
@@ -29,6 +29,7 @@ from commitfs.vfs.namespace import land
 
 FILE_ROOM = 12 << 10
 """Bytes a commit of one file may need beside its data: record, facts and a changed path in the tree."""
+EXTENT_ROOM = 64
 SPARE_ROOM = 128 << 10
 """Kept free of new contents, so that files can still be removed from a full disk."""
 STAGED_LIMIT = 2 << 20
@@ -160,64 +161,56 @@ class Commits:
 
     # Commit points
 
-    async def point(self, node: Node | None, who: Who, change: Callable[[], object] | None = None) -> None:
-        """A commit point of a file (None: of what is staged alone).  Returns when it is durable.
+    async def point(
+        self, nodes: Sequence[Node], who: Who, change: Callable[[], object] | None = None
+    ) -> None:
+        """A commit point of a file (of two when they change places; of none for what is staged alone).
+        Returns when it is durable.
 
         `change` is a namespace change that belongs to the same commit; it may refuse with FsError, and
         then nothing has happened.
         """
-        if node is not None:
+        for node in nodes:
             await self.spilled(node)
             while node.pending is not None and node.pending.unsynced:
                 node.pending.unsynced = False
                 await self.stager.sync()
                 await self.spilled(node)
-        await self.committer.acknowledge(self.build(node, who, change))
+        await self.committer.acknowledge(self.build(nodes, who, change))
 
-    def build(self, node: Node | None, who: Who, change: Callable[[], object] | None = None) -> Ticket:
+    def build(self, nodes: Sequence[Node], who: Who, change: Callable[[], object] | None = None) -> Ticket:
         """Make the commit and queue it (M1).  Raises OSError ENOSPC and the like before any change."""
         live = self.live
         live.check_writable()
-        pending = node.pending if node is not None else None
+        room = live.tree.estimate() + sum(map(len, live.blobs.values())) + FILE_ROOM
+        for node in nodes:
+            if (pending := node.pending) is not None:
+                room += FILE_ROOM + pending.memory + (pending.memory >> 9) + EXTENT_ROOM * len(pending.runs)
         try:
-            memory = pending.memory if pending is not None else 0
-            extents = 64 * len(pending.runs) if pending is not None else 0
-            blobs = sum(map(len, live.blobs.values()))
-            txn = self.store.begin(
-                live.tree.estimate() + memory + extents + blobs + 2 * FILE_ROOM + (memory >> 9)
-            )
+            txn = self.store.begin(room)
         except OSError:
-            if pending is not None and node is not None:
-                self.retry.add(node)
+            self.retry.update(node for node in nodes if node.pending is not None)
             raise
         try:
             if change is not None:
                 change()
-            if node is not None and node.dead:
-                node = None
-            ticket = self._fill(txn, node, who)
-        except FsError:
-            if live.broken is not None:
-                raise
+            ticket = self._fill(txn, [node for node in nodes if not node.dead], who)
+        except BaseException:
             txn.abort()
-            raise
-        except BaseException as exc:
-            live.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
             raise
         self.last_who = NOBODY
         return ticket
 
-    def _fill(self, txn: Txn, node: Node | None, who: Who) -> Ticket:
+    def _fill(self, txn: Txn, nodes: list[Node], who: Who) -> Ticket:
         live = self.live
         now = live.now()
-        changes = list(live.changes)
-        if node is not None:
-            op = "create" if node.fresh is not None else "write"
-            changes.insert(0, Change(op, live.path(node.ino), node.attr.size))
+        changes = [self._change(node) for node in nodes] + live.changes
         facts = Facts(now, who.uid, who.pid, who.program, tuple(changes), live.changes_truncated)
         txn.add(encode_facts(facts, crc32c))
+        for node in nodes:
+            self._touch(node)
         with live.changing():
-            if node is not None:
+            for node in nodes:
                 self._save_contents(txn, node)
             for key, value in live.blobs.items():
                 self._save_blob(txn, key, value)
@@ -227,6 +220,19 @@ class Commits:
         live.changes.clear()
         live.changes_truncated = False
         return txn.finish(root=root, time_ns=now)
+
+    def _change(self, node: Node) -> Change:
+        return Change("write" if node.fresh is None else "create", self.live.path(node.ino), node.attr.size)
+
+    def _touch(self, node: Node) -> None:
+        """Have everything at hand that `_save_contents` will read (L4)."""
+        live = self.live
+        if node.fresh is not None:
+            live.touch_keys(*live.name_keys(node.fresh.parent, node.fresh.cookie), inode_key(node.ino))
+            return
+        live.touch_keys(inode_key(node.ino))
+        if node.pending is not None and node.saved is not None and node.saved.stored:
+            node.pending.touch(live.tree, node.ino)
 
     def _save_contents(self, txn: Txn, node: Node) -> None:
         live = self.live
@@ -271,9 +277,9 @@ class Commits:
         for node in list(self.retry):
             self.retry.discard(node)
             if node.pending is not None and not node.dead:
-                await self.point(node, self.last_who)
+                await self.point([node], self.last_who)
         if self.live.staged and self.live.broken is None:
-            await self.point(None, self.last_who)
+            await self.point([], self.last_who)
         else:
             await self.committer.drain()
 

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from commitfs.errors import CorruptError
 from commitfs.format.extent import EXTENT_MAX, UNIT, Extent, decode_extent, encode_extent
 from commitfs.format.keys import EXTENT, extent_key, key_u64, type_range
 from commitfs.types import Buffer
@@ -143,7 +144,10 @@ def same_stored(
         return None
     if make_extent(data, old.offset, crc32c).crcs != old.crcs:
         return None
-    return old if read_extent(units, old, 0, old.length) == data else None
+    try:
+        return old if read_extent(units, old, 0, old.length) == data else None
+    except (CorruptError, OSError):
+        return None  # what cannot be read is no reason to refuse its replacement
 
 
 Run = bytearray | Extent
@@ -239,6 +243,14 @@ class Pending:
                 else:
                     into[lo - start : hi - start] = run[lo - at : hi - at]
             index += 1
+
+    def touch(self, tree: TreeView, ino: int) -> None:
+        """Read every node that `apply` will read, so that no error comes between its changes."""
+        for start, run in zip(self.starts, self.runs, strict=True):
+            for _ in extents(tree, ino, start, start + _run_length(run)):
+                pass
+        for _ in extents(tree, ino, self.base_limit, None):
+            pass
 
     def stored(self) -> int:
         return sum(_run_length(run) for run in self.runs)

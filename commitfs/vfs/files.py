@@ -204,7 +204,7 @@ class Files:
         if handle.node.dead:
             return
         try:
-            await self.commits.point(handle.node, handle.who)
+            await self.commits.point([handle.node], handle.who)
         except BaseException:
             handle.dirty = True
             raise
@@ -239,7 +239,7 @@ class Files:
                     if not node.handles:
                         commits.drop(node)
                 elif handle.dirty or handle.truncated or (handle.writable and not node.writers):
-                    await commits.point(node, handle.who)
+                    await commits.point([node], handle.who)
         finally:
             self._releasing -= 1
             self._unreleased.discard(handle)

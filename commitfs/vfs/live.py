@@ -166,10 +166,20 @@ class Live:
 
     # Changes
 
+    def name_keys(self, parent: int, cookie: int) -> tuple[bytes, bytes, bytes]:
+        """Keys that adding or removing a name changes."""
+        return inode_key(parent), dentry_key(parent, cookie), tombstone_key(parent, cookie)
+
+    def touch_keys(self, *keys: bytes) -> None:
+        """Have the nodes at hand that changes of these keys need; may raise CorruptError, OSError."""
+        for key in keys:
+            self.tree.get(key)
+
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Round the part of an operation that changes the tree (L4)."""
+    def changing(self, *keys: bytes) -> Iterator[None]:
+        """Round the part of an operation that changes the tree, `keys` above all (L4)."""
         self.check_writable()
+        self.touch_keys(*keys)
         try:
             yield
         except BaseException as exc:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from commitfs.errors import FsError
 from commitfs.format.inode import INLINE_MAX, Blob, Inode, decode_dentry
 from commitfs.format.keys import (
+    BACKREF,
     DENTRY,
     ROOT_INO,
     backref_key,
     dentry_key,
     inode_key,
+    inode_range,
     type_range,
 )
 from commitfs.vfs.api import Ctx
@@ -105,7 +107,7 @@ def make(
     path = live.child_path(parent_ino, name)
     now = live.now()
     attr = _new_inode(live, parent, mode, ctx, cookie, now)
-    with live.changing():
+    with live.changing(*live.name_keys(parent_ino, cookie)):
         ino = live.numbers.take(parent, directory)
         if target:
             long = len(target) > INLINE_MAX
@@ -161,7 +163,9 @@ def link(live: Live, ino: int, parent_ino: int, name: bytes) -> Node:
     source = live.path(ino)
     path = live.child_path(parent_ino, name)
     now = live.now()
-    with live.changing():
+    places = [(parent_ino, cookie), (node.attr.parent, node.attr.cookie)]
+    keys = [key for place in places for key in live.name_keys(*place)]
+    with live.changing(*keys, inode_key(ino), backref_key(ino, parent_ino, cookie)):
         land(live, node)
         live.add_name(parent, name, cookie, node)
         live.tree.put(backref_key(ino, parent_ino, cookie), b"")
@@ -171,6 +175,19 @@ def link(live: Live, ino: int, parent_ino: int, name: bytes) -> Node:
         live.save(parent)
         live.changed("link", path, source=source)
     return node
+
+
+def _keys_of(live: Live, parent: Node, cookie: int, node: Node, *, removed: bool = False) -> list[bytes]:
+    """Keys that change when a name of `node` moves, or goes (`removed`)."""
+    keys = list(live.name_keys(parent.ino, cookie))
+    if node.fresh is not None:
+        return keys
+    if removed and (node.is_dir or node.attr.nlink <= 1):
+        return keys + [key for key, _ in live.tree.scan(*inode_range(node.ino))]
+    keys += (inode_key(node.ino), backref_key(node.ino, parent.ino, cookie))
+    if heir := next(live.tree.scan(*type_range(node.ino, BACKREF)), None):
+        keys.append(heir[0])
+    return keys
 
 
 def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, now: int) -> None:
@@ -212,7 +229,7 @@ def unlink(live: Live, parent_ino: int, name: bytes) -> None:
         live.unpin(parent)
         return
     path = live.child_path(parent_ino, name)
-    with live.changing():
+    with live.changing(*_keys_of(live, parent, cookie, node, removed=True)):
         _take_away(live, parent, name, cookie, node, now)
         live.touch_parent(parent, now, -1)
         live.save(parent)
@@ -235,7 +252,7 @@ def rmdir(live: Live, parent_ino: int, name: bytes) -> None:
         raise FsError(errno.ENOTEMPTY)
     path = live.child_path(parent_ino, name)
     now = live.now()
-    with live.changing():
+    with live.changing(*_keys_of(live, parent, cookie, node, removed=True)):
         _take_away(live, parent, name, cookie, node, now)
         live.touch_parent(parent, now, -1, -1)
         live.save(parent)
@@ -292,7 +309,13 @@ def rename(live: Live, parent_ino: int, name: bytes, to_ino: int, to_name: bytes
         _exchange(live, (parent, name, cookie, node), (to_parent, to_name, found[1], target), now)
         live.changed("exchange", path, source=source)
         return node
-    with live.changing():
+    keys = _keys_of(live, parent, cookie, node)
+    if target is not None:
+        assert found is not None
+        keys += _keys_of(live, to_parent, found[1], target, removed=True)
+    else:
+        keys += live.name_keys(to_ino, live.new_cookie(to_ino, to_name))
+    with live.changing(*keys):
         if target is not None:
             assert found is not None
             _take_away(live, to_parent, to_name, found[1], target, now)
@@ -337,7 +360,8 @@ Place = tuple[Node, bytes, int, Node]
 def _exchange(live: Live, one: Place, two: Place, now: int) -> None:
     """Both dentries keep their cookies and swap what they lead to.  Neither node may be fresh: vfs.py
     makes it a commit point, and lands them first."""
-    with live.changing():
+    keys = [key for parent, _, cookie, node in (one, two) for key in _keys_of(live, parent, cookie, node)]
+    with live.changing(*keys):
         for (parent, name, cookie, node), (_, _, _, other) in ((one, two), (two, one)):
             land(live, node)
             land(live, other)

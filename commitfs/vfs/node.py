@@ -51,8 +51,10 @@ class Node:
 class NumberSpace(Protocol):
     """Where inode numbers are in use."""
 
-    tree: TreeEdit
-    nodes: dict[int, Node]
+    @property
+    def tree(self) -> TreeEdit: ...
+    @property
+    def nodes(self) -> dict[int, Node]: ...
 
 
 class InodeNumbers:

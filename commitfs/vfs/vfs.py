@@ -186,7 +186,7 @@ class Vfs:
         node = self.live.node(ino)
         if node.pending is not None and not node.dead:
             await commits.point(
-                node, self.files.who(ctx), lambda: namespace.link(self.live, ino, parent, name)
+                [node], self.files.who(ctx), lambda: namespace.link(self.live, ino, parent, name)
             )
         else:
             namespace.link(self.live, ino, parent, name)
@@ -211,19 +211,19 @@ class Vfs:
         commits = self._growing(parent, to_parent)
         found = self.live.find(parent, name)
         node = self.live.node(found[0]) if found else None
-        other = None
-        if flags & namespace.RENAME_EXCHANGE:
-            # Both files move, so the contents of both are at a commit point; one commit each.
-            found = self.live.find(to_parent, to_name)
-            other = self.live.node(found[0]) if found else None
-            if other is not None and other.pending is not None and other is not node:
-                await commits.point(other, self.files.who(ctx))
+        if not flags and found and (there := self.live.find(to_parent, to_name)) and there[0] == found[0]:
+            return  # two names of one file: nothing to do, and no commit point
+        moved = [node] if node is not None and node.pending is not None else []
+        if flags & namespace.RENAME_EXCHANGE and (there := self.live.find(to_parent, to_name)):
+            other = self.live.node(there[0])
+            if other.pending is not None and other is not node:
+                moved.append(other)
 
         def change() -> None:
             namespace.rename(self.live, parent, name, to_parent, to_name, flags)
 
-        if node is not None and node.pending is not None:
-            await commits.point(node, self.files.who(ctx), change)
+        if moved:
+            await commits.point(moved, self.files.who(ctx), change)
         else:
             change()
             await commits.staged(self.files.who(ctx))
@@ -399,7 +399,7 @@ class Vfs:
             return
         for node in list(commits.pending):
             if node.pending is not None and not node.dead:
-                await commits.point(node, NOBODY)
+                await commits.point([node], NOBODY)
         await commits.settle()
 
 

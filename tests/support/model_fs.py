@@ -70,10 +70,11 @@ class Model:
             found[path] = (thing.kind, thing.mode, contents, xattrs, count)
         return found
 
-    def commit(self, thing: Thing | None = None) -> None:
-        if thing is not None:
-            thing.committed = thing.live
-            thing.pending = False
+    def commit(self, *things: Thing) -> None:
+        for thing in things:
+            if thing.pending:
+                thing.committed = thing.live
+                thing.pending = False
         self.staged = False
         self.commits.append(self.view(committed=True))
 
@@ -142,11 +143,9 @@ class Model:
 
     def exchange(self, parent: Thing, name: bytes, to: Thing, to_name: bytes) -> None:
         one, two = parent.names[name], to.names[to_name]
-        if two.pending and two is not one:
-            self.commit(two)
         parent.names[name], to.names[to_name] = two, one
-        if one.pending:
-            self.commit(one)
+        if one.pending or two.pending:
+            self.commit(one, two)
         else:
             self.staged = True
 

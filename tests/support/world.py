@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+
+from commitfs.format.keys import ROOT_INO
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
-
-from commitfs.format.keys import ROOT_INO
 from commitfs.vfs.api import Ctx
 from commitfs.vfs.create import create_store
 from commitfs.vfs.history import SHIFT

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commitfs.errors import FsError
+from commitfs.native import crc32c
 from commitfs.vfs.api import SetAttr
 from commitfs.vfs.namespace import RENAME_EXCHANGE, RENAME_NOREPLACE
 from commitfs.vfs.vfs import Vfs
-from tests.support.model_fs import Model, Open, Thing
+from tests.support.model_fs import Entry, Model, Open, Thing, View
 from tests.support.world import CTX, commit_root, lookup, open_vfs, tree_view
 
 NAMES = st.sampled_from([b"a", b"b", b"c", b"\xff\n"])
@@ -55,6 +56,21 @@ STEPS = st.one_of(
     st.just(("settle",)),
     st.just(("remount",)),
 )
+
+
+def short(entry: Entry | None) -> object:
+    """An entry that can be read in a message: long contents by length and checksum."""
+    if entry is None or len(entry[2]) < 100:
+        return entry
+    return (*entry[:2], f"{len(entry[2])} bytes, {crc32c(entry[2]):08x}", *entry[3:])
+
+
+def compare(seen: View, right: View, where: str) -> None:
+    """All differences at once, so that a failure says what happened."""
+    if seen != right:
+        paths = sorted(path for path in seen.keys() | right.keys() if seen.get(path) != right.get(path))
+        lines = [f"{path!r}: {short(seen.get(path))}, not {short(right.get(path))}" for path in paths]
+        raise AssertionError(f"{where}: " + "; ".join(lines))
 
 
 class Machine:
@@ -190,6 +206,8 @@ class Machine:
                 await act(ino)
             return
         await act(ino)
+        if thing.kind == "dir":
+            thing.mode |= parent.mode & stat.S_ISGID  # set-gid directories hand it on
         self.model.add(parent, path[-1], thing)
         self.model.staged = True
 
@@ -287,10 +305,12 @@ class Machine:
         head = self.vfs.store.head
         assert head is not None
         assert int(head.id) == len(self.model.commits)
-        assert await tree_view(self.vfs) == self.model.view(committed=False)
+        compare(await tree_view(self.vfs), self.model.view(committed=False), "live")
 
     async def check_commit(self, commit: int) -> None:
-        assert await tree_view(self.vfs, commit_root(commit)) == self.model.commits[commit - 1], commit
+        compare(
+            await tree_view(self.vfs, commit_root(commit)), self.model.commits[commit - 1], f"commit {commit}"
+        )
 
 
 async def run_steps(folder: Path, steps: list[tuple[Any, ...]]) -> None:

@@ -1,0 +1,1 @@
+"""The rows: one module each, with a ``TITLE`` and ``measure(bench: Bench) -> Report``."""

@@ -1,0 +1,81 @@
+"""What commands print: bytes, whatever the locale says, so that names come out as they are."""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"commitfs: {printable(message)}\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """`text` without anything that breaks a line or confuses a terminal."""
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        if 0xDC80 <= code <= 0xDCFF:
+            return f"\\x{code - 0xDC00:02x}"
+        plain = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+        return plain or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+    return _CONTROL.sub(escaped, text)
+
+
+def text_of(name: bytes) -> str:
+    """A name as text that turns back into the same bytes (PEP 383), whatever the locale."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def shown(name: bytes) -> str:
+    """A name for people to read, on one line."""
+    return printable(text_of(name))
+
+
+def put(text: str) -> None:
+    """A line of text for people."""
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def put_json(fields: Mapping[str, object]) -> None:
+    """One JSON object as one line of ASCII: bytes that are not UTF-8 become lone surrogates, ``\\udcNN``."""
+    sys.stdout.buffer.write(json.dumps(fields, ensure_ascii=True).encode("ascii") + b"\n")
+
+
+def size_text(size: int) -> str:
+    """1023 B, 1.0 KiB, 2.5 MiB …"""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if value < 1024 or unit == "PiB":
+            break
+    return f"{value:.1f} {unit}"
+
+
+class Progress:
+    """A line on stderr that tells how far long work is; nothing where stderr is no terminal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last = -1
+        self._on = sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int) -> None:
+        percent = 100 * done // total if total else 100
+        if self._on and percent != self._last:
+            self._last = percent
+            sys.stderr.write(f"\r{self._what}: {percent} %\x1b[K")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._on and self._last >= 0:
+            self._last = -1
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

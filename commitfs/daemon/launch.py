@@ -1,0 +1,30 @@
+"""Start a mount in the foreground or the background, with its messages going where they should."""
+
+from collections.abc import Callable
+
+from commitfs.daemon.daemonize import in_background
+from commitfs.daemon.logs import log_to_file, log_to_stderr, log_to_syslog, open_log
+from commitfs.daemon.mount import Plan, run
+
+
+def launch(plan: Plan, *, foreground: bool, log_file: bytes | None, say: Callable[[str], None]) -> None:
+    """In the background: returns when the mount serves.  In the foreground: when it has ended.
+
+    `say` hears what the user should know.  Raises CommitfsError or OSError when nothing is mounted,
+    and in the foreground also the error that ended the mount.
+    """
+    log_fd = None if log_file is None else open_log(log_file)
+
+    def prepare() -> None:
+        if log_fd is not None:
+            log_to_file(log_fd)
+        elif foreground:
+            log_to_stderr()
+        else:
+            log_to_syslog()
+
+    if foreground:
+        prepare()
+        run(plan, say)
+    else:
+        say(in_background(lambda ready: run(plan, ready), prepare))

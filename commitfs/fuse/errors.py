@@ -1,0 +1,58 @@
+"""The one place where an exception becomes an errno (invariant F1).
+
+F1: a handler ends with a value, with FUSEError or with trio.Cancelled; pyfuse3 ends the mount otherwise.
+"""
+
+import errno
+import functools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, cast
+
+import pyfuse3
+
+from commitfs.errors import CorruptError, FsError, NotFoundError, ReadOnlyError
+
+log = logging.getLogger(__name__)
+
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What a full disk says; callers hear of it, the log need not."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def errno_of(exc: Exception, where: str) -> int:
+    """The errno a caller sees for `exc`; logs what a user has to hear of."""
+    if isinstance(exc, FsError):
+        return exc.errno or errno.EIO
+    if isinstance(exc, CorruptError):
+        log.error("%s: %s", where, exc)
+        return errno.EIO
+    if isinstance(exc, ReadOnlyError):
+        return errno.EROFS
+    if isinstance(exc, NotFoundError):
+        return errno.ENOENT
+    if isinstance(exc, OSError):
+        if exc.errno not in NO_ROOM:
+            # FsErrors are answers; other OSErrors come from the file below and mean trouble there.
+            log.error("%s: %s", where, exc)
+        return exc.errno or errno.EIO
+    log.error("%s failed in a way nobody foresaw", where, exc_info=exc)
+    return errno.EIO
+
+
+def guard(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Wrap a handler so that F1 holds.  Cancellation is no Exception and passes."""
+    where = handler.__name__
+
+    @functools.wraps(handler)
+    async def guarded(*args: Any) -> T:
+        try:
+            return await handler(*args)  # type: ignore[call-arg]  # pyfuse3 passes by position only
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as exc:
+            raise pyfuse3.FUSEError(errno_of(exc, where)) from None
+
+    return cast(Callable[P, Coroutine[Any, Any, T]], guarded)

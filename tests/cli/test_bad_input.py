@@ -1,0 +1,228 @@
+"""Bad input gets one line on stderr that begins "commitfs:", a code that is not 0, and changes nothing."""
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from commitfs.cli import app
+from commitfs.cli.app import BUG, run
+from commitfs.errors import CommitfsError, CorruptError, UsageError
+from tests.cli.conftest import Cli, Ran
+
+
+def refused(ran: Ran, *words: str) -> None:
+    assert ran.code != 0
+    assert ran.err.startswith("commitfs: ")
+    assert ran.err.endswith("\n")
+    assert ran.err.count("\n") == 1
+    assert "Traceback" not in ran.err
+    for word in words:
+        assert word in ran.err
+
+
+@pytest.fixture
+def bad(tmp_path: Path, store: Path) -> Path:
+    """A folder of things that are no store."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("Dear diary,\n" * 2000)
+    (tmp_path / "zeros").write_bytes(bytes(20_000))
+    whole = store.read_bytes()
+    (tmp_path / "short").write_bytes(whole[:4100])
+    newer = bytearray(whole)
+    newer[7:8] = newer[4103:4104] = b"9"
+    (tmp_path / "newer").write_bytes(newer)
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+STORES = ["folder", "empty", "text", "zeros", "short", "newer", "missing", "text/below"]
+COMMANDS = [["log"], ["log", "-n", "1"], ["show", "1"], ["ls", "latest"], ["cat", "1", "f"], ["stats"]]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["check"]], ids=" ".join)
+@pytest.mark.parametrize("name", STORES)
+def test_what_is_no_store(cli: Cli, bad: Path, name: str, command: list[str]) -> None:
+    before = {path.name: path.read_bytes() for path in bad.iterdir() if path.is_file()}
+    ran = cli(command[0], bad / name, *command[1:])
+    refused(ran, name)
+    assert ran.out == b""
+    assert ran.code == 2 or command != ["check"]
+    assert {path.name: path.read_bytes() for path in bad.iterdir() if path.is_file()} == before
+
+
+ID_ERRORS = [
+    "0",
+    "9",
+    "00000009",
+    "latest~8",
+    "latest~",
+    "nothing",
+    "1999-01-01",
+    "",
+    "~",
+    "../1",
+    "1\n",
+    "-0x1",
+]
+
+
+@pytest.mark.parametrize("commit", ID_ERRORS)
+@pytest.mark.parametrize("command", ["show", "ls", "cat"])
+def test_ids_that_name_nothing(cli: Cli, store: Path, command: str, commit: str) -> None:
+    rest = ["a.txt"] if command == "cat" else []
+    refused(cli(command, "--", store, commit, *rest))
+
+
+PATHS = [
+    ("cat", "missing", "missing"),
+    ("cat", "e", "directory"),
+    ("cat", "", "directory"),
+    ("cat", "/", "directory"),
+    ("cat", "a.txt/x", "a.txt/x"),
+    ("cat", "e/../a.txt", ".."),
+    ("cat", "new\nline", "new\\nline"),
+    ("cat", "\udcff\x1b[2J", "\\xff\\x1b"),
+    ("cat", "n" * 5000, "nnn"),
+    ("ls", "missing/deep", "missing/deep"),
+    ("ls", "../..", ".."),
+]
+
+
+@pytest.mark.parametrize(("command", "path", "word"), PATHS)
+def test_paths_that_are_not_there(cli: Cli, store: Path, command: str, path: str, word: str) -> None:
+    ran = cli(command, store, "latest", path)
+    refused(ran, word)
+    assert ran.out == b""
+
+
+USAGE = [
+    ["nonsense"],
+    ["log"],
+    ["log", "s.db", "path", "more"],
+    ["log", "--nonsense", "s.db"],
+    ["log", "-n", "x", "s.db"],
+    ["log", "-n", "-1", "s.db"],
+    ["show", "s.db"],
+    ["cat", "s.db", "1"],
+    ["mount"],
+    ["mount", "s.db"],
+    ["umount"],
+    ["--nonsense"],
+    ["mount", "s.db", "m", "-o"],
+]
+
+
+@pytest.mark.parametrize("args", USAGE, ids=" ".join)
+def test_wrong_usage(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli(*args)
+    refused(ran)
+    assert ran.code == 2
+    assert os.listdir(tmp_path) == []
+
+
+MOUNTS = [
+    (["s.db", "missing"], "missing"),
+    (["s.db", "file"], "not a directory"),
+    (["s.db", "full"], "not empty"),
+    (["folder", "m"], "directory"),
+    (["no/such/s.db", "m"], "no/such"),
+    (["m/s.db", "m"], "hidden"),
+    (["s.db", "m", "-o", "nonsense"], "settle=SECONDS"),
+    (["s.db", "m", "-o", "settle=soon"], "settle"),
+    (["s.db", "m", "-o", "ro"], "no store"),
+    (["s.db", "m", "--log", "no/such/log"], "no/such/log"),
+    (["fifo", "m"], "regular"),
+]
+
+
+@pytest.mark.mounted
+@pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "background"])
+@pytest.mark.parametrize(("args", "word"), MOUNTS, ids=["_".join(args) for args, _ in MOUNTS])
+def test_mounts_that_cannot_be(tmp_path: Path, args: list[str], word: str, foreground: bool) -> None:
+    from tests.cli.test_process import commitfs
+
+    (tmp_path / "m").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full/inside").mkdir(parents=True)
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "fifo")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    done = commitfs("mount", *args, *(["-f"] if foreground else []), cwd=tmp_path)
+    refused(Ran(done.returncode, done.stdout, done.stderr.decode()), word)
+    assert done.stdout == b""
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.mounted
+def test_no_fusermount(tmp_path: Path) -> None:
+    from tests.cli.test_process import commitfs
+
+    (tmp_path / "m").mkdir()
+    for args in (["mount", "s.db", "m"], ["umount", "m"]):
+        done = commitfs(*args, cwd=tmp_path, variables={"PATH": "/nowhere"})
+        refused(Ran(done.returncode, done.stdout, done.stderr.decode()), "fusermount3")
+    assert os.listdir(tmp_path) == ["m"]
+
+
+@pytest.mark.skipif(shutil.which("fusermount3") is None, reason="no fusermount3")
+def test_umount_of_what_is_no_mount(cli: Cli, tmp_path: Path) -> None:
+    refused(cli("umount", tmp_path), str(tmp_path))
+    refused(cli("umount", tmp_path / "missing"), "missing")
+    refused(cli("umount", "/proc"), "not a commitfs")
+
+
+ENDINGS = [
+    (CommitfsError("two\nlines\r\x1b[31m"), 1, "commitfs: two\\nlines\\r\\x1b[31m\n"),
+    (UsageError("what"), 2, "commitfs: what\n"),
+    (CorruptError("tree node", 8192), 1, "commitfs: tree node at offset 8192 is damaged\n"),
+    (
+        OSError(28, "No space left on device", b"/s\xff.db"),
+        1,
+        "commitfs: /s\\xff.db: No space left on device\n",
+    ),
+    (OSError(5, "Input/output error"), 1, "commitfs: Input/output error\n"),
+    (OSError("odd"), 1, "commitfs: odd\n"),
+    (MemoryError(), 1, "commitfs: out of memory\n"),
+    (ZeroDivisionError("a\nbug"), BUG, "commitfs: this is a bug in commitfs: ZeroDivisionError: a\\nbug\n"),
+    (click.UsageError("Missing\nargument"), 2, "commitfs: Missing\\nargument\n"),
+    (KeyboardInterrupt(), 130, ""),
+    (click.Abort(), 130, ""),
+]
+
+
+@pytest.mark.parametrize(("ending", "code", "said"), ENDINGS, ids=lambda value: repr(value)[:30])
+def test_every_ending_is_one_line_and_a_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, ending: BaseException, code: int, said: str
+) -> None:
+    def callback(**kwargs: object) -> None:
+        raise ending
+
+    monkeypatch.setattr(app.commands.commands["stats"], "callback", callback)
+    ran = cli("stats", "s.db")
+    assert (ran.code, ran.out, ran.err) == (code, b"", said)
+
+
+def test_check_that_cannot_check_is_not_damage(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, store: Path
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("commitfs.store.check.check_store", broken)
+    ran = cli("check", store)
+    refused(ran, "Input/output error")
+    assert ran.code == 2
+
+
+def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["commitfs", "nonsense"])
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    assert caught.value.code == 2
+    assert run(["--version"]) == 0
+    assert run(["log", "--help"]) == 0

@@ -1,0 +1,68 @@
+"""check: exit codes and findings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import BIG, Cli
+
+
+def test_sound(cli: Cli, store: Path) -> None:
+    assert cli("check", store) == (0, b"sound: 8 commits\n", "")
+    assert cli("check", store, "--json") == (0, b"", "")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, store: Path) -> Path:
+    """One bit of one file's contents is wrong."""
+    data = bytearray(store.read_bytes())
+    data[data.index(BIG[:65536]) + 100] ^= 1
+    path = tmp_path / "s.db"
+    path.write_bytes(data)
+    return path
+
+
+def test_damage(cli: Cli, damaged: Path) -> None:
+    ran = cli("check", damaged)
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.lines[0].startswith("damage, commit 00000008, offset ")
+    assert ", big: " in ran.lines[0]
+    assert ran.lines[-1] == "damage was found in 8 commits"
+
+
+def test_damage_as_json(cli: Cli, damaged: Path) -> None:
+    ran = cli("check", damaged, "--json")
+    assert (ran.code, ran.err) == (1, "")
+    (found,) = [json.loads(line) for line in ran.lines]
+    assert list(found) == ["severity", "commit", "offset", "path", "message"]
+    assert (found["severity"], found["commit"], found["path"]) == ("damage", 8, "big")
+    assert 8192 < found["offset"] < damaged.stat().st_size
+
+
+def test_a_lost_slot_is_a_warning(cli: Cli, tmp_path: Path, store: Path) -> None:
+    data = bytearray(store.read_bytes())
+    data[100] ^= 1
+    (tmp_path / "s.db").write_bytes(data)
+    ran = cli("check", tmp_path / "s.db", "--json")
+    (found,) = [json.loads(line) for line in ran.lines]
+    assert (ran.code, found["severity"], found["commit"], found["path"]) == (0, "warning", None, None)
+
+
+def test_reading_damage_gives_one_line(cli: Cli, damaged: Path) -> None:
+    ran = cli("cat", damaged, "latest", "big")
+    assert ran.code == 1
+    assert ran.err.startswith("commitfs: ")
+    assert ran.err.count("\n") == 1
+    assert cli("cat", damaged, "latest", "a.txt").out == b"three", "it hides nothing of the rest"
+
+
+def test_log_goes_on_behind_a_damaged_record(cli: Cli, tmp_path: Path, store: Path) -> None:
+    offsets = {line["id"]: line["offset"] for line in map(json.loads, cli("log", store, "--json").lines)}
+    data = bytearray(store.read_bytes())
+    data[offsets[5] + 20] ^= 1
+    (tmp_path / "s.db").write_bytes(data)
+    ran = cli("log", tmp_path / "s.db", "--json")
+    told = [json.loads(line)["id"] for line in ran.lines]
+    assert told == [8, 7, 6, 3, 2, 1], "commit 4 is known by the damaged record only, 3 by a skip pointer too"
+    assert [line[:19] for line in ran.err.splitlines()] == ["commitfs: commit 5:", "commitfs: commit 4:"]

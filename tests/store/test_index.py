@@ -1,0 +1,138 @@
+"""Records by id and by time, O(log n)."""
+
+import bisect
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from commitfs.errors import CorruptError, NotFoundError
+from commitfs.format.record import RECORD_SIZE, Record
+from commitfs.store.index import Index
+from commitfs.store.store import Store
+from tests.support import stores
+from tests.support.memory_file import MemoryDisk
+from tests.support.stores import flip, open_store, queue
+
+COUNT = 10_000
+
+
+@pytest.fixture(scope="module")
+def disk() -> MemoryDisk:
+    made = stores.disk()
+    store = open_store(made, writable=True)
+    random_ = random.Random(1)
+    time_ns = 0
+    for _ in range(COUNT):
+        time_ns += random_.choice((0, 1, 10, 1000))
+        queue(store, b"", time_ns=time_ns)
+    store.close()
+    return made
+
+
+@pytest.fixture
+def store(disk: MemoryDisk) -> Store:
+    return open_store(disk)
+
+
+class Counted:
+    """An index that keeps nothing, and counts its reads."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.reads = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert length == RECORD_SIZE
+        self.reads += 1
+        return self.store.read(offset, length)
+
+    def index(self) -> Index:
+        return Index(self.read, self.store.store_number)
+
+
+def head_of(store: Store) -> Record:
+    assert store.head is not None
+    return store.head
+
+
+def sampled() -> Iterator[int]:
+    yield from (1, 2, 3, COUNT // 2, COUNT - 2, COUNT - 1, COUNT)
+    yield from random.Random(2).sample(range(1, COUNT), 300)
+
+
+def test_every_id_is_found_in_few_reads(store: Store) -> None:
+    most = total = 0
+    for commit_id in sampled():
+        counted = Counted(store)
+        assert counted.index().by_id(head_of(store), commit_id).id == commit_id
+        most = max(most, counted.reads)
+        total += counted.reads
+    assert most <= 3 * math.log2(COUNT)
+    assert total / 307 <= 2 * math.log2(COUNT)
+
+
+def test_every_time_is_found_in_few_reads(store: Store) -> None:
+    times = [record.time_ns for record in store.records()][::-1]
+    most = 0
+    for commit_id in sampled():
+        for time_ns in (times[commit_id - 1], times[commit_id - 1] + 1):
+            counted = Counted(store)
+            found = counted.index().by_time(head_of(store), time_ns)
+            assert found.id == bisect.bisect_right(times, time_ns)
+            most = max(most, counted.reads)
+    assert most <= 6 * math.log2(COUNT)
+
+
+def test_what_is_not_there(store: Store) -> None:
+    for commit_id in (-1, 0, COUNT + 1):
+        with pytest.raises(NotFoundError):
+            store.record(commit_id)
+    first = store.record(1)
+    with pytest.raises(NotFoundError):
+        store.record_at(first.time_ns - 1)
+    assert store.record_at(1 << 62) == store.head
+
+
+def test_records_go_back_from_any_commit(store: Store) -> None:
+    assert [record.id for record in store.records(5)] == [5, 4, 3, 2, 1]
+    assert [record.id for record in store.records()] == list(range(COUNT, 0, -1))
+
+
+def test_a_writer_goes_on_with_the_skip_pointers(disk: MemoryDisk) -> None:
+    copy = MemoryDisk(disk.cache)
+    for _ in range(5):
+        store = open_store(copy, writable=True)
+        for _ in range(7):
+            queue(store, b"", time_ns=1 << 60)
+        store.close()
+    counted = Counted(open_store(copy))
+    index = counted.index()
+    head = head_of(counted.store)
+    assert head.id == COUNT + 35
+    for record in index.back_from(head):
+        if record.id < COUNT - 100:
+            break
+        skipped = index.skipped(record)
+        assert skipped is None or skipped.id < record.id
+    counted.reads = 0
+    assert Index(counted.read, counted.store.store_number).by_id(head, 1).id == 1
+    assert counted.reads <= 3 * math.log2(COUNT)
+
+
+def test_damage_is_told_and_goes_no_further(disk: MemoryDisk) -> None:
+    store = open_store(disk)
+    hurt = store.record(COUNT // 2)
+    copy = MemoryDisk(disk.cache)
+    flip(copy, hurt.offset + 30)
+    store = open_store(copy)
+    with pytest.raises(CorruptError, match=f"commit {hurt.id}"):
+        store.record(hurt.id)
+    assert store.record(hurt.id + 1).id == hurt.id + 1
+    assert store.record(1).id == 1
+    writer = open_store(copy, writable=True)
+    assert writer.writable
+    queue(writer)
+    writer.flush()
+    assert writer.durable_id == COUNT + 1
