@@ -1,6 +1,6 @@
 """Engines broken on purpose: the crash checker has to find each of them out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,16 @@ from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_file import CrashFile
-from tests.support.crash_load import Load
+from tests.support.crash_load import Load, short_tail
 from tests.support.crash_states import Enumerator
 
 Wrap = Callable[[CrashFile], CrashFile]
+
+
+@pytest.fixture(autouse=True)
+def _short_tail() -> Iterator[None]:
+    with short_tail():
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Each single call of a run fails in turn: nothing acknowledged is lost, nothing false is acknowledged."""
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ from commitfs.errors import CommitfsError, ReadOnlyError
 from commitfs.store.store import Store, Ticket
 from tests.support.crash_check import Checker, head_id
 from tests.support.crash_file import CrashFile, Trace, crash_opener
-from tests.support.crash_load import Load, compare
+from tests.support.crash_load import Load, compare, short_tail
 from tests.support.crash_states import Enumerator
 from tests.support.failing_file import READS, SYNCS, WRITES, FailingFile, Faults, Kind
 from tests.support.memory_file import MemoryDisk
 
 COMMITS = 36
+
+
+@pytest.fixture(autouse=True)
+def _short_tail() -> Iterator[None]:
+    with short_tail():
+        yield
 
 
 @pytest.fixture
@@ -167,10 +174,9 @@ def test_a_crash_after_a_lack_of_room_loses_nothing_acknowledged(path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [Kind.ERROR, Kind.SHORT])
-def test_a_failed_read_at_opening_is_an_error_and_harms_nothing(path: Path, kind: Kind) -> None:
+def test_a_failed_read_at_opening_harms_nothing(path: Path, kind: Kind) -> None:
     run = FaultyRun(path, Faults())
-    run.go()
-    run.close()
+    run.go()  # and no close, so that there is something to walk
     image = bytes(run.load.disk.cache)
     probe = Faults(names=READS)
     open_on(path, image, probe).close()
@@ -188,7 +194,7 @@ def test_a_failed_read_at_opening_is_an_error_and_harms_nothing(path: Path, kind
         for commit in range(1, head_id(opened) + 1):
             compare(opened, run.load.made[commit])
         opened.close()
-    assert refused
+    assert refused or kind is Kind.SHORT
 
 
 def opening_calls(path: Path, names: frozenset[str]) -> int:

@@ -171,9 +171,9 @@ class Load:
 
     # -- steps that need an event loop -----------------------------------------------------------
 
-    async def concurrently(self, tasks: int, each: int) -> None:
+    async def concurrently(self, tasks: int, each: int, inline: bool | None = True) -> None:
         """`tasks` tasks make `each` commits through a group committer, its background task beside."""
-        committer = GroupCommitter(self.store, inline=True)
+        committer = GroupCommitter(self.store, inline=inline)
 
         async def work() -> None:
             for _ in range(each):
@@ -191,9 +191,9 @@ class Load:
             await committer.drain()
             background.cancel_scope.cancel()
 
-    async def staged(self, count: int) -> None:
+    async def staged(self, count: int, inline: bool | None = True) -> None:
         """`count` commits, each of data put into a stage before, with small ones in between."""
-        committer = GroupCommitter(self.store, inline=True)
+        committer = GroupCommitter(self.store, inline=inline)
         stager = Stager(self.store, committer)
         async with trio.open_nursery() as background:
             await background.start(committer.run)

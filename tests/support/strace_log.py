@@ -76,10 +76,10 @@ def _decode(call: Call, now: int) -> Iterator[Op]:
         if len(data) != done:
             raise ValueError(f"strace cut off the data of a {name}")
         tail = args[args.rindex('"') :].split(", ")
-        numbers = [int(part) for part in tail if part.isdigit()]
-        offset = numbers[-1]
+        flags = tail.pop() if name == "pwritev2" else "0"
+        offset = int(tail[-1])
         yield Write(offset, data)
-        if "RWF_DSYNC" in tail[-1]:
+        if "RWF_DSYNC" in flags:
             yield SyncRange(offset, done, now + 1)
     elif name == "ftruncate":
         yield Resize(int(args.rsplit(", ", 1)[1]))
