@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from commitfs.store.store import Store
+from commitfs.store.puretre2 import EarlierWriter
+from commitfs.store.store import Store, make_file, new_image
 from tests.support.crash_check import Checker
 from tests.support.crash_load import Load, short_tail
 from tests.support.crash_states import Enumerator
@@ -41,9 +42,9 @@ def _short_tail() -> Iterator[None]:
 
 
 def check_all(
-    load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40, oldest: int = 0
+    load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40
 ) -> Checker:
-    checker = Checker(load.path, load.made, oldest=oldest, nest_every=nest, seed=1)
+    checker = Checker(load.path, load.made, load.earlier, nest_every=nest, seed=1)
     enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix, exhaustive=exhaustive)
     checker.run(enumerator.states())
     say(
@@ -89,3 +90,17 @@ def test_aligned_groups(tmp_path: Path, say: Say) -> None:
     load.commits(30)
     load.store.close()
     assert check_all(load, say, per_prefix=32).states > 500
+
+
+@pytest.mark.parametrize("commits", [1, 4])
+def test_a_store_of_the_earlier_format_continued(tmp_path: Path, say: Say, commits: int) -> None:
+    path = tmp_path / "store"
+    make_file(str(path), new_image(8, earlier=True))
+    writer = EarlierWriter(str(path))
+    for number in range(commits):
+        writer.commit([b"commit of the earlier format %d" % number] * 40, time_ns=number)
+    writer.close()
+    load = Load.on(path, seed=16, earlier=commits)
+    load.commits(20)
+    load.store.close()
+    assert check_all(load, say, per_prefix=32, nest=60).states > 1000

@@ -66,8 +66,10 @@ class Load:
     disk: MemoryDisk
     trace: Trace
     trees: bool = True
-    opener: Callable[[object, bool], StoreFile] | None = None
-    """Opens the file as the engine sees it; None: a CrashFile over `disk` and `trace`."""
+    opener: Callable[[object, bool], StoreFile] = field(kw_only=True)
+    """Opens the file as the engine sees it."""
+    earlier: int = 0
+    """Newest commit of a file of the earlier format; opening it makes one more."""
     made: dict[int, Made] = field(default_factory=dict)
     store: Store = field(init=False)
     tree: Tree = field(init=False)
@@ -80,6 +82,7 @@ class Load:
         seed: int,
         trees: bool = True,
         wrap: Callable[[CrashFile], StoreFile] | None = None,
+        earlier: int = 0,
     ) -> "Load":
         """Over a copy in memory of the store at `path`, which stays as it is.
 
@@ -89,16 +92,21 @@ class Load:
         disk, trace = MemoryDisk(contents), Trace(contents)
         record = crash_opener(disk, trace)
         opener = record if wrap is None else lambda path, writable: wrap(record(path, writable))
-        return cls(path, seed, disk, trace, trees, opener)
+        return cls(path, seed, disk, trace, trees, opener=opener, earlier=earlier)
 
     def __post_init__(self) -> None:
-        if self.opener is None:
-            self.opener = crash_opener(self.disk, self.trace)
         self.random = random.Random(self.seed)
         self.contents: dict[bytes, bytes] = {}
         self.clock = FIRST_TIME
+        self.trace.ack(self.earlier)
+        self.trace.placed(self.earlier + (self.earlier > 0))
         self.store = self._open()
         self.tree = self.store.tree(self.store.head)
+        if self.earlier:
+            record = self.store.record(self.earlier + 1)
+            self.contents = dict(self.tree.scan(b""))
+            self.made[record.id] = Made(record.id, record.time_ns, (), dict(self.contents))
+            self.trace.ack(record.id)
 
     def _open(self) -> Store:
         return Store.open(str(self.path), writable=True, opener=self.opener)
