@@ -148,15 +148,18 @@ class _StoreCheck:
         """The newest commit of a store of the earlier format, of which no more can be known."""
         head = self.store.head
         if head is not None and not head.session:
-            if wrong := self._bytes_wrong(head):
-                yield self._damage(head.bytes_offset, wrong, head.id)
             yield from self._check_tree(head)
 
     def _check_heads(self) -> Iterator[Finding]:
         """What the slots name is in the log."""
         for slot in self.slots:
             head = slot.head
-            if head is None or not slot.head_has_record:
+            if head is None:
+                continue
+            if not slot.head_has_record:
+                if slot.earlier and (wrong := self._bytes_wrong(head)):
+                    message = f"{wrong}: torn, or damaged; the earlier format cannot tell"
+                    yield Finding(Severity.WARNING, head.id, head.bytes_offset, b"", message)
                 continue
             found = self._record_at(head.offset)
             if found is None or tuple(found) != tuple(head):

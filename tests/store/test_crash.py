@@ -41,9 +41,7 @@ def _short_tail() -> Iterator[None]:
         yield
 
 
-def check_all(
-    load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40
-) -> Checker:
+def check_all(load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40) -> Checker:
     checker = Checker(load.path, load.made, load.earlier, nest_every=nest, seed=1)
     enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix, exhaustive=exhaustive)
     checker.run(enumerator.states())
