@@ -102,3 +102,14 @@ def test_a_store_of_the_earlier_format_continued(tmp_path: Path, say: Say, commi
     load.commits(20)
     load.store.close()
     assert check_all(load, say, per_prefix=32, nest=60).states > 1000
+
+
+@pytest.mark.parametrize("align", [8, 512])
+def test_commits_longer_than_a_window_of_the_walk(tmp_path: Path, say: Say, align: int) -> None:
+    """One behind the other, so that a window begins with one of them."""
+    path = tmp_path / "store"
+    Store.create(str(path), align=align)
+    load = Load.on(path, seed=17)
+    for size in (70_000, 70_000, 10, 200_000, 140_000):
+        load.flush(load.place((size,)))
+    assert check_all(load, say, per_prefix=12, nest=0).states > 50

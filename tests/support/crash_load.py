@@ -175,7 +175,7 @@ class Load:
             return (self.random.randint(1, 700),)
         if draw < 0.95:
             return (self.random.randint(700, 4000), self.random.randint(1, 100))
-        return (self.random.randint(10_000, 40_000),)
+        return (self.random.randint(10_000, 40_000 if draw < 0.99 else 150_000),)
 
     # -- steps that need an event loop -----------------------------------------------------------
 
