@@ -66,7 +66,7 @@ def torture(args: argparse.Namespace) -> int:
         seed = args.seed * 1_000_003 + run
         with tempfile.TemporaryDirectory() as folder:
             load = make(kind, Path(folder) / "store", seed)
-            checker = Checker(load.path, load.made, load.earlier, seed=seed, nest_every=100)
+            checker = Checker(load.path, load.made, load.earlier, seed=seed, nest_every=400)
             try:
                 states = Enumerator(load.trace, seed=seed, per_prefix=args.per_prefix).states()
                 checker.run(states, limit=args.states - done)
