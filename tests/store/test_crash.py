@@ -13,7 +13,8 @@ import trio
 from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store, make_file, new_image
 from tests.support.crash_check import Checker
-from tests.support.crash_load import Load, short_tail
+from tests.support.crash_file import Write
+from tests.support.crash_load import Load, drawn, short_commits, short_tail
 from tests.support.crash_states import Enumerator
 
 Say = Callable[[str], None]
@@ -36,8 +37,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _short_tail() -> Iterator[None]:
-    with short_tail():
+def _repeatable() -> Iterator[None]:
+    with short_tail(), drawn(1):
         yield
 
 
@@ -113,3 +114,15 @@ def test_commits_longer_than_a_window_of_the_walk(tmp_path: Path, say: Say, alig
     for size in (70_000, 70_000, 10, 200_000, 140_000):
         load.flush(load.place((size,)))
     assert check_all(load, say, per_prefix=12, nest=0).states > 50
+
+
+def test_commits_whose_surplus_is_staged(path: Path, say: Say) -> None:
+    """Of a commit with very many bytes only the first lie behind its record."""
+    with short_commits():
+        load = Load.on(path, seed=18)
+        for number in range(8):
+            tickets = [load.place((9_000,) * (number % 3 * 2 + 2)), load.place((300,))]
+            load.flush(*tickets)
+        load.store.close()
+        assert any(isinstance(op, Write) and op.stage for op in load.trace.ops)
+        assert check_all(load, say, per_prefix=40, nest=60).states > 500

@@ -27,6 +27,9 @@ NEAR = 2
 class CrashFailure(AssertionError):
     """A state is not as it has to be; says which."""
 
+    image: bytes | None = None
+    """The file, unless it was found to be wrong as a repetition."""
+
 
 @dataclass
 class Checker:
@@ -63,10 +66,12 @@ class Checker:
             try:
                 self.check(state)
             except Exception as exc:
-                raise CrashFailure(
+                failure = CrashFailure(
                     f"after operation {state.prefix}, {state.what}; acknowledged {state.acked}, "
                     f"placed {state.placed}: {type(exc).__name__}: {exc}"
-                ) from exc
+                )
+                failure.image = None if state.image is None else bytes(state.image)
+                raise failure from exc
 
     def check(self, state: CrashState) -> None:
         if state.image is None:

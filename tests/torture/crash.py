@@ -1,8 +1,8 @@
 """Try as many crash states as wanted: ``python -m tests.torture.crash --states 1000000 --seed 1``.
 
 Run after run with a load of its own, each enumerated more closely than the suite does, until the number
-is reached.  Ends with exit code 1 at the first state that is wrong, and says which; the same seed
-gives the same states.
+is reached.  Ends with exit code 1 at the first state that is wrong, and says which.  The same seed gives
+the same states, but for the kinds in which tasks work at once.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import trio
 from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store, make_file, new_image
 from tests.support.crash_check import Checker, CrashFailure
-from tests.support.crash_load import Load, short_tail
+from tests.support.crash_load import Load, drawn, short_commits, short_tail
 from tests.support.crash_states import Enumerator
 
-KINDS = ("mixed", "flat", "tasks", "staged", "aligned", "earlier")
+KINDS = ("mixed", "flat", "tasks", "staged", "aligned", "earlier", "surplus")
 
 
 def make(kind: str, path: Path, seed: int) -> Load:
@@ -39,6 +39,10 @@ def make(kind: str, path: Path, seed: int) -> Load:
         trio.run(load.concurrently, 6, 10)
     elif kind == "staged":
         trio.run(load.staged, 6)
+    elif kind == "surplus":
+        with short_commits():
+            for number in range(12):
+                load.flush(load.place((9_000,) * (number % 3 * 2 + 2)), load.place((300,)))
     else:
         load.commits(60)
     load.store.close()
@@ -52,6 +56,7 @@ def main() -> int:
     parser.add_argument("--per-prefix", type=int, default=400, metavar="N", help="choices at one operation")
     parser.add_argument("--kind", choices=KINDS, help="only loads of this kind")
     parser.add_argument("--short-tail", action="store_true", help="tail in steps of 64 KiB: 3 times as fast")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="where to put a file found wrong")
     args = parser.parse_args()
     tail = short_tail() if args.short_tail else nullcontext()
     with tail:
@@ -64,7 +69,7 @@ def torture(args: argparse.Namespace) -> int:
     while done < args.states:
         kind = args.kind or KINDS[run % len(KINDS)]
         seed = args.seed * 1_000_003 + run
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, drawn(seed):
             load = make(kind, Path(folder) / "store", seed)
             checker = Checker(load.path, load.made, load.earlier, seed=seed, nest_every=400)
             try:
@@ -72,6 +77,8 @@ def torture(args: argparse.Namespace) -> int:
                 checker.run(states, limit=args.states - done)
             except CrashFailure as failure:
                 print(f"wrong: {kind} load of seed {seed}: {failure}", file=sys.stderr)
+                if args.keep and failure.image is not None:
+                    args.keep.write_bytes(failure.image)
                 return 1
         done += checker.states
         repeats += checker.repeats
