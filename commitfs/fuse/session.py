@@ -108,9 +108,22 @@ class Session:
             uninstall = install(lambda: operations.open_requests == 0)
             try:
                 await pyfuse3.main()
+            except* ConnectionAbortedError:
+                # The kernel unmounts in the middle of handing a request over, mostly a RELEASE: that
+                # read fails with ECONNABORTED, every later one with ENODEV, the end libfuse expects.
+                if not self._unmounted():
+                    raise
             finally:
                 uninstall()
             nursery.cancel_scope.cancel()
+
+    def _unmounted(self) -> bool:
+        """Whether nothing of ours is left at the mountpoint: on a dead mount statvfs fails."""
+        try:
+            os.statvfs(self._mountpoint)
+        except OSError:
+            return False
+        return True
 
     async def write_back(self) -> None:
         """Have the kernel write dirty mapped pages.  Needs `serve` to be running."""
