@@ -12,7 +12,7 @@ from benchmarks import machine
 from benchmarks.bench import Bench, parse_saves, run_saves
 from benchmarks.main import ROWS, load, main, run_row
 from benchmarks.mounted import Memory, MountError, commitfs
-from benchmarks.report import FORMAT, Report, RowResult, document, lines
+from benchmarks.report import FORMAT, Report, RowResult, document, lines, table
 from benchmarks.stats import Goal, Ratio, Side, alternate, percentile, ratio
 
 
@@ -130,6 +130,10 @@ def test_the_document_holds_the_run_and_survives_json() -> None:
             },
         ],
     }
+    assert list(table(made))[2:] == [
+        "| commit | r | 1.25 | 1 to 1.5 | <= 1.3: reached |",
+        "| commit | n | 7 us | 7 to 7 |  |",
+    ]
     assert list(lines(rows[0]))[3:] == [
         "  r: 1.25x (1 to 1.5)   goal <= 1.3: reached",
         "  n: 7 us",
