@@ -122,6 +122,7 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 _fallocate: Final = _find_fallocate()
+_ZEROS: Final = bytes(1 << 20)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -240,7 +241,13 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def allocate(self, offset: int, length: int) -> None:
-        os.posix_fallocate(self._fd, offset, length)
+        try:
+            os.posix_fallocate(self._fd, offset, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            for at in range(offset, offset + length, len(_ZEROS)):
+                native.write_all(self._fd, [_ZEROS[: offset + length - at]], at)
 
     def punch(self, offset: int, length: int) -> None:
         if _fallocate is not None:

@@ -7,19 +7,28 @@ from typing import Final
 
 from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError
-from commitfs.format.record import RECORD_SIZE, Record, parse, skip_id
+from commitfs.format.record import COMMIT, LOG_START, MAGIC, RECORD_SIZE, Record, parse, skip_id
 
 _CACHED: Final = 4096
+_WINDOW: Final = 256 << 10
 
 
 class Index:
-    """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet."""
+    """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet;
+    `report` is told, once for each place, what is damaged and was passed by."""
 
     def __init__(
-        self, read: Callable[[int, int], bytes], store: int, placed: Mapping[int, Record] | None = None
+        self,
+        read: Callable[[int, int], bytes],
+        store: int,
+        *,
+        placed: Mapping[int, Record] | None = None,
+        report: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._read = read
         self._placed = placed if placed is not None else {}
+        self._report = report
+        self._reported: set[int] = set()
         self._store = store
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._lock = threading.Lock()
@@ -71,37 +80,80 @@ class Index:
         return self.at(head.skip, before).skip
 
     def by_id(self, head: Record, commit_id: int) -> Record:
-        """The commit `commit_id`, not newer than `head`; NotFoundError."""
+        """The commit `commit_id`, not newer than `head`; NotFoundError, CorruptError."""
         record: Record | None = head
         while record is not None and record.id > commit_id:
-            far = record.skip and skip_id(record.id) >= commit_id
-            record = self.skipped(record) if far else self.previous(record)
+            far = record.skip != 0 and skip_id(record.id) >= commit_id
+            try:
+                record = self.skipped(record) if far else self.previous(record)
+            except CorruptError as error:
+                record = self._before_damage(error)
+                if record is None or record.id < commit_id:
+                    raise
         if record is None or record.id != commit_id:
             raise NotFoundError(f"there is no commit {commit_id}")
         return record
 
     def by_time(self, head: Record, time_ns: int) -> Record:
-        """The newest commit at or before `head` that is not after `time_ns`; NotFoundError.
+        """The newest commit at or before `head` that is not after `time_ns`; NotFoundError,
+        CorruptError.
 
         Times never go backwards along ids, which makes them searchable as ids are.
         """
         record = head
         while record.time_ns > time_ns:
-            far = self.skipped(record)
+            try:
+                far = self.skipped(record)
+            except CorruptError:
+                far = None
             if far is not None and far.time_ns > time_ns:
                 record = far
                 continue
-            near = self.previous(record)
+            try:
+                near = self.previous(record)
+            except CorruptError as error:
+                near = self._before_damage(error)
+                if near is None:
+                    raise
             if near is None:
                 raise NotFoundError("there is no commit so old")
             record = near
         return record
 
     def back_from(self, record: Record | None) -> Iterator[Record]:
-        """`record` and all before it, newest first."""
+        """`record` and all before it, newest first; what is damaged is reported and left out."""
         while record is not None:
             yield record
-            record = self.previous(record)
+            try:
+                record = self.previous(record)
+            except CorruptError as error:
+                record = self._before_damage(error)
+
+    def _before_damage(self, error: CorruptError) -> Record | None:
+        """The newest whole record of a commit below the one that is damaged.
+
+        Where no pointer leads any more the log itself is searched, backwards.  A record that says where
+        it lies, and in which store, is no user's data.
+        """
+        if error.offset not in self._reported:
+            self._reported.add(error.offset)
+            self._report(f"{error}: run commitfs check")
+        end = error.offset
+        while end > LOG_START:
+            start = max(end - _WINDOW, LOG_START)
+            window = self._read(start, end - start + RECORD_SIZE - 8)
+            at = window.rfind(MAGIC, 0, end - start + len(MAGIC) - 1)
+            while at >= 0:
+                found = parse(window, native.crc32c, at) if not at % 8 else None
+                if (
+                    found is not None
+                    and found.kind == COMMIT
+                    and (found.offset, found.store) == (start + at, self._store)
+                ):
+                    return found.confirm(offset=found.offset, store=found.store, id=found.id)
+                at = window.rfind(MAGIC, 0, at)
+            end = start
+        return None
 
 
 __all__ = ["Index"]

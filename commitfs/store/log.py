@@ -33,7 +33,7 @@ from commitfs.format.record import (
     seal,
 )
 from commitfs.store.file import STAGE_ALIGN, StoreFile, WriteFailed, is_no_room
-from commitfs.store.heads import Heads
+from commitfs.store.heads import BYTES_APART, Heads
 from commitfs.store.pending import Pending
 from commitfs.store.tail import Tail
 from commitfs.types import Buffer
@@ -179,16 +179,19 @@ class Log:
     # -- writing ---------------------------------------------------------------------------------
 
     def take(self) -> Group | None:
-        """Seal what waits, up to the first stage, whose data lies in between; None if nothing does.
-        The group is in flight until `written` or `failed`."""
+        """Seal what waits, up to the first stage, whose data lies in between, or about as many bytes as a
+        recovery should read; None if nothing does.  The group is in flight until `written` or
+        `failed`."""
         assert self.in_flight is None
         assert not self.open
         if not self.queue or self.latched is not None:
             return None
         entries = []
+        start = self.queue[0].record.offset
         while self.queue:
             entries.append(self.queue.popleft())
-            if entries[-1].record.kind == STAGE:
+            last = entries[-1].record
+            if last.kind == STAGE or (self._align == 8 and last.end - start >= BYTES_APART):
                 break
         if self._align > 8 and not self.queue and entries[-1].record.end % self._align:
             entries.append(self._pad())
@@ -263,10 +266,13 @@ class Log:
         self._session = self._draw()
         self._first = True
         self.queue.extendleft(reversed(group.entries))
+        if isinstance(error, WriteFailed):
+            for entry in self.queue:  # those behind cannot overtake it
+                entry.ticket.error = error
+            return
         for entry in group.entries:
             entry.ticket.error = error
-        if not isinstance(error, WriteFailed):
-            self.latch(error)
+        self.latch(error)
 
     def latch(self, error: OSError) -> None:
         """A sync failed: nothing is written any more (S6)."""
@@ -303,6 +309,17 @@ class Log:
                 self.chores()
             except OSError as error:
                 self.latch(error)
+
+    def finish(self) -> None:
+        """The last act of a writer: name the newest commit, give back room nobody needed.  OSError."""
+        try:
+            if self.durable_head is not None and self.durable_head.id != self.heads.named:
+                self.name_head()
+            if self.tail.room_end > self.tail.zeros_end:
+                self.file.truncate(self.tail.zeros_end)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
 
     def name_head(self) -> None:
         """Write the newest acknowledged commit into the older slot."""

@@ -33,10 +33,10 @@ class Pending:
 
     def within(self, offset: int, length: int) -> list[tuple[int, Buffer]]:
         """The segments that share bytes with the range, ascending."""
-        starts = self._starts
-        if not starts or offset + length <= starts[0]:
-            return []
         with self._lock:
+            starts = self._starts
+            if not starts or offset + length <= starts[0]:
+                return []
             first = max(bisect_right(starts, offset) - 1, 0)
             behind = bisect_left(starts, offset + length)
             found = [(start, self._segments[start]) for start in starts[first:behind]]

@@ -181,11 +181,11 @@ def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
     want = RECORD_SIZE
     while want:
         base = state.offset
-        size = max(want, _WINDOW)
-        window = file.pread(size, base)
+        asked = max(want, _WINDOW)
+        window = file.pread(asked, base)
         want, passed = records.walk(window, base, state, native.crc32c)
         yield from passed
-        if state.offset == base and want > len(window) and len(window) < size:
+        if state.offset == base and want > len(window) < asked:
             return  # the file ends within the record
 
 
@@ -199,12 +199,12 @@ def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple
     want = RECORD_SIZE
     while want:
         base = at.offset
-        size = max(want, window)
-        data = file.pread(size, base)
+        asked = max(want, window)
+        data = file.pread(asked, base)
         result = native.walk(data, base, at)
         flags |= result.unknown_flags
         want = result.need
-        if at.offset == base and want > len(data) and len(data) < size:
+        if at.offset == base and want > len(data) < asked:
             break  # the file ends within the record
     passed = at.commit_offset != state.commit_offset
     state.offset, state.session, state.chain = at.offset, at.session, at.chain

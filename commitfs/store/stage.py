@@ -69,12 +69,9 @@ class Stager:
         if len(data) > PUT_LIMIT:
             raise ValueError("more than fits into one put")
         await checkpoint()
-        while len(self._jobs) >= OUTSTANDING and self._no_room is None:
-            self._log.check_writable()
-            if not self._pump_on():
-                await self._pump()
-            else:
-                await self._changed.park()
+        self._no_room = None
+        while len(self._jobs) >= OUTSTANDING:
+            await self._some_written()
         size = _padded(len(data))
         while (offset := self._take(size)) is None:
             async with self._reserving:
@@ -120,6 +117,16 @@ class Stager:
         if len(self._pieces) > _REMAINDERS:
             self._give_back(self._pieces.pop(0))
 
+    async def _some_written(self) -> None:
+        """Wait until a put was written; OSError if there is no room, ReadOnlyError."""
+        self._log.check_writable()
+        if self._no_room is not None:
+            raise self._no_room
+        if self._pump_on():
+            await self._changed.park()
+        else:
+            await self._pump()
+
     def _pump_on(self) -> bool:
         """See to it that what waits is being written in the background; False if there is none."""
         if self._pumping or not self._jobs:
@@ -142,7 +149,7 @@ class Stager:
                 self._changed.unpark_all()
         except OSError as error:
             if is_no_room(error):
-                self._no_room = error  # the data stays, sync tells and tries again
+                self._no_room = error  # the data stays; who waits is told, and whoever comes tries again
             else:
                 self._committer.latch(error)
         finally:
@@ -155,13 +162,7 @@ class Stager:
         mark = self._put
         self._no_room = None
         while self._written < mark:
-            self._log.check_writable()
-            if self._no_room is not None:
-                raise self._no_room
-            if not self._pump_on():
-                await self._pump()
-            else:
-                await self._changed.park()
+            await self._some_written()
         async with self._syncing:
             if self._synced >= mark:
                 return

@@ -62,7 +62,12 @@ class Store:
         self._head = found.head
         self._end = found.state.offset
         self._oldest = found.slot.oldest_id
-        self._index = Index(self.read, found.slot.store, self.log.placed if self.log is not None else None)
+        self._index = Index(
+            self.read,
+            found.slot.store,
+            placed=self.log.placed if self.log is not None else None,
+            report=self._report,
+        )
         self.nodes = Nodes(self)
 
     @classmethod
@@ -143,8 +148,7 @@ class Store:
                 self._end = log.published_end
                 if log.in_flight is None and log.latched is None:
                     _flush(log)
-                    if log.durable_head is not None and log.durable_head.id != log.heads.named:
-                        log.name_head()
+                    log.finish()
         finally:
             self.file.close()
             for file in self._superseded:

@@ -117,10 +117,10 @@ class _CommitCheck:
                 return
             except CorruptError:
                 # No telling how many keys are missing: go on at ever later inodes.
-                if len(lo) >= 8 and int.from_bytes(lo[:8], "big") + step >= 1 << 64:
+                ino = int.from_bytes(lo[:8], "big") + step
+                if ino >= 1 << 64:
                     return
-                lo = inode_range(int.from_bytes(lo[:8], "big") + step)[0]
-                step *= 2
+                lo, step = ino.to_bytes(8, "big"), step * 2
 
     def _groups(self, changes: Iterator[Change]) -> Iterator[Finding]:
         for ino, group in groupby(self._known(changes), key=lambda change: split_key(change[0])[0]):
@@ -169,8 +169,12 @@ class _CommitCheck:
     def path(self, ino: int) -> bytes:
         """Path of an inode as far as it can be told; what cannot begins with its number."""
         parts: list[bytes] = []
+        passed: list[int] = []
         try:
-            while ino != ROOT_INO and len(parts) < 4096:
+            while ino != ROOT_INO:
+                if len(passed) > 4096 or ino in passed:
+                    return b"<inode %d>" % passed[0]
+                passed.append(ino)
                 inode = self.inode(ino)
                 dentry = None if inode is None else self.dentry(inode.parent, inode.cookie)
                 if inode is None or dentry is None or dentry.ino != ino:

@@ -40,6 +40,20 @@ def test_the_earlier_format_has_heads_without_records() -> None:
     assert SLOT.head_has_record
 
 
+def test_fields_lie_where_the_document_draws_them() -> None:
+    slot = Slot(24, 32, bytes(range(40, 56)), 4096, 56, 64, HEAD._replace(store=32), compat=8, ro_compat=12)
+    data = pack_slot(slot, crc32c)
+    assert data[:8] == b"PURETRE3"
+    for at, size in ((8, 4), (12, 4), (24, 8), (32, 8), (56, 8), (64, 8)):
+        assert int.from_bytes(data[at : at + size], "little") == at, f"field at {at}"
+    assert data[16:24] == bytes(4) + (4096).to_bytes(4, "little")
+    assert data[40:56] == bytes(range(40, 56))
+    assert data[72:128] == bytes(56)
+    assert data[128:256] == pack(HEAD._replace(store=32), crc32c)[0]
+    assert data[256:508] == bytes(252)
+    assert int.from_bytes(data[508:], "little") == crc32c(data[:508])
+
+
 def test_no_bit_can_be_turned_over() -> None:
     data = pack_slot(SLOT, crc32c)
     for bit in range(SLOT_SIZE * 8):

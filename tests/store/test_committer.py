@@ -176,6 +176,30 @@ async def test_no_room_fails_those_that_wait_and_is_tried_again() -> None:
     assert ids(open_store(disk)) == [5, 4, 3, 2, 1]
 
 
+async def test_no_room_fails_those_behind_a_stage_too() -> None:
+    disk, gate, store = gated()
+    log = store.log
+    assert log is not None
+    committer = GroupCommitter(store, inline=False)
+    tasks = Committers(store, committer)
+    full = WriteFailed(errno.ENOSPC, "No space left on device")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.one)
+        await until(lambda: len(gate.groups) == 1)
+        end = log.stage_end(1 << 16)
+        log.tail.lay_behind(end, 0)
+        assert log.place_stage(end) is not None
+        nursery.start_soon(tasks.one)
+        await until(lambda: store.next_id == 3)
+        gate.let(full)
+    assert [error for _, error in tasks.failed] == [full] * 2
+    for _ in range(3):
+        gate.let()
+    await committer.drain()
+    assert store.durable_id == 2
+    assert ids(open_store(disk)) == [2, 1]
+
+
 async def test_a_failed_sync_latches_for_all() -> None:
     disk, gate, store = gated()
     committer = GroupCommitter(store, inline=False)

@@ -1,6 +1,6 @@
 """Engines broken on purpose: the crash checker has to find each of them out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,15 +9,20 @@ import trio
 from commitfs import native
 from commitfs.format.record import COMMIT, RECORD_SIZE, Candidate, Record, WalkState, parse
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
-from commitfs.store import recover
 from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_file import CrashFile
-from tests.support.crash_load import Load
+from tests.support.crash_load import Load, short_tail
 from tests.support.crash_states import Enumerator
 
 Wrap = Callable[[CrashFile], CrashFile]
+
+
+@pytest.fixture(autouse=True)
+def _short_tail() -> Iterator[None]:
+    with short_tail():
+        yield
 
 
 @pytest.fixture
@@ -159,7 +164,7 @@ def test_a_walk_that_checks_too_little_is_found_out(
 ) -> None:
     load = Load.on(path, seed=33, trees=False)
     load.commits(25)
-    monkeypatch.setattr(recover.native, "walk", broken_walk(**checks))
+    monkeypatch.setattr(native, "walk", broken_walk(**checks))
     load.store.close()
     checker = Checker(load.path, load.made, nest_every=0, wrap=wrap)
     with pytest.raises(CrashFailure):
@@ -180,5 +185,5 @@ def test_the_stand_in_for_the_walk_is_itself_sound(path: Path, monkeypatch: pyte
     """Else a mutant could be caught for a fault of the test."""
     load = Load.on(path, seed=34, trees=False)
     load.commits(12)
-    monkeypatch.setattr(recover.native, "walk", broken_walk())
+    monkeypatch.setattr(native, "walk", broken_walk())
     assert hunt(load).states > 200

@@ -131,8 +131,41 @@ def test_damage_is_told_and_goes_no_further(disk: MemoryDisk) -> None:
         store.record(hurt.id)
     assert store.record(hurt.id + 1).id == hurt.id + 1
     assert store.record(1).id == 1
+    assert store.record(hurt.id - 1).id == hurt.id - 1
     writer = open_store(copy, writable=True)
     assert writer.writable
     queue(writer)
     writer.flush()
     assert writer.durable_id == COUNT + 1
+
+
+@pytest.mark.parametrize("places", [[4095], [4095, 4096, 4097], [8191, 4095, 511, 510]])
+def test_no_damage_hides_what_is_older(disk: MemoryDisk, places: list[int]) -> None:
+    # All pointers from 4096 to 8190 down lead to 4095: without it only the log itself shows what lies below.
+    store = open_store(disk)
+    copy = MemoryDisk(disk.cache)
+    for commit_id in places:
+        flip(copy, store.record(commit_id).offset + 100)
+    said: list[str] = []
+    hurt = open_store(copy, report=said.append)
+    assert [record.id for record in hurt.records()] == [n for n in range(COUNT, 0, -1) if n not in places]
+    assert len(said) == sum(n + 1 not in places for n in places), "of neighbours the upper one"
+    assert all("commitfs check" in line for line in said)
+    for commit_id in sampled():
+        if commit_id not in places:
+            assert hurt.record(commit_id) == store.record(commit_id)
+            found = hurt.record_at(store.record(commit_id).time_ns)
+            assert found.time_ns <= store.record(commit_id).time_ns
+            assert found.id >= commit_id - len(places)
+    for commit_id in places:
+        with pytest.raises(CorruptError):
+            hurt.record(commit_id)
+
+
+def test_damage_of_the_oldest_ends_the_history(disk: MemoryDisk) -> None:
+    copy = MemoryDisk(disk.cache)
+    flip(copy, 8192)
+    store = open_store(copy)
+    assert [record.id for record in store.records(3)] == [3, 2]
+    with pytest.raises(CorruptError):
+        store.record(1)

@@ -118,6 +118,15 @@ class TestGroups:
         assert [record.kind for record in on_disk(disk, store)] == [COMMIT, STAGE, COMMIT]
         assert entry.record.id == 1
 
+    def test_are_not_larger_than_a_recovery_should_read(self) -> None:
+        _, file, store = watched()
+        tickets = [queue(store, bytes(1 << 20)) for _ in range(10)]
+        store.flush()
+        sizes = [size for _, size in of_kind(file, "records")]
+        assert len(sizes) == 3
+        assert max(sizes) < 5 << 20
+        assert all(ticket.done for ticket in tickets)
+
     def test_a_new_session_begins_at_every_open(self) -> None:
         disk = stores.disk()
         for _ in range(3):
@@ -343,6 +352,15 @@ class TestSlotWrites:
 
 
 class TestTail:
+    def test_room_nobody_needed_is_given_back(self) -> None:
+        disk, _, store = watched()
+        commit(store)
+        store.reserve(50 << 20)
+        assert len(disk.cache) > 50 << 20
+        store.close()
+        assert len(disk.cache) < 2 << 20
+        assert ids(open_store(disk, writable=True)) == [1]
+
     def test_zeros_are_laid_ahead_and_commits_stay_in_them(self) -> None:
         _, file, store = watched()
         for _ in range(300):

@@ -8,6 +8,7 @@ import pytest
 from commitfs.errors import CorruptError, FormatError, ReadOnlyError
 from commitfs.format.record import LOG_START, RECORD_SIZE
 from commitfs.format.slot import SLOT_OFFSETS
+from commitfs.native import crc32c
 from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support import stores
@@ -237,6 +238,22 @@ class TestDamage:
         disk, records = filled(40)
         flip(disk, records[4].bytes_offset)
         assert open_store(disk, writable=True).writable
+
+
+def test_records_of_a_newer_version_are_read_and_not_added_to() -> None:
+    disk, ends = crashed(5)
+    flip(disk, ends[4 - 1] + 6, 2)  # an unknown flag of the low byte, in the last record
+    start = ends[4 - 1]
+    disk.cache[start + 124 : start + 128] = crc32c(disk.cache[start : start + 124]).to_bytes(4, "little")
+    before = bytes(disk.cache)
+    assert newest(disk) == 5
+    said: list[str] = []
+    store = open_store(disk, writable=True, report=said.append)
+    assert (store.next_id, store.writable) == (6, False)
+    assert "newer version" in said[0]
+    with pytest.raises(ReadOnlyError):
+        store.begin()
+    assert disk.cache == before
 
 
 class TestSlots:

@@ -16,6 +16,7 @@ from commitfs.errors import ReadOnlyError
 from commitfs.format.record import STAGE, WalkState, walk
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
+from commitfs.store.file import WriteFailed
 from commitfs.store.stage import OUTSTANDING, PUT_LIMIT, Stager
 from commitfs.store.store import Store
 from commitfs.types import Buffer
@@ -185,6 +186,35 @@ async def test_no_room_before_anything_is_accepted() -> None:
         disk.limit = 1 << 40
         await stager.put(bytes(MIB))
         await stager.sync()
+
+
+async def test_no_room_for_what_was_accepted_is_told_and_tried_again() -> None:
+    # Where the file system has no blocks in spite of the reservation.
+    disk = stores.disk()
+
+    class Full(MemoryFile):
+        full = True
+
+        def write_stage(self, data: Buffer, offset: int) -> None:
+            if self.full:
+                raise WriteFailed(errno.ENOSPC, "No space left on device")
+            super().write_stage(data, offset)
+
+    file = Full(disk)
+    store = Store.open("memory", writable=True, opener=lambda _path, _writable: file)
+    async with staging(store) as (_, stager):
+        places = [await stager.put(bytes([n]) * MIB) for n in range(OUTSTANDING)]
+        for _ in range(2):
+            with pytest.raises(OSError, match="space"):
+                await stager.put(b"x")
+            with pytest.raises(OSError, match="space"):
+                await stager.sync()
+        assert store.latched is None
+        assert [store.read(at, 1) for at in places] == [b"\0", b"\1"]
+        file.full = False
+        await stager.put(b"x")
+        await stager.sync()
+        assert [disk.cache[at] for at in places] == [0, 1]
 
 
 @pytest.mark.parametrize("what", ["write_stage", "sync_stage"])

@@ -76,19 +76,19 @@ def _decode(call: Call, now: int) -> Iterator[Op]:
         if len(data) != done:
             raise ValueError(f"strace cut off the data of a {name}")
         tail = args[args.rindex('"') :].split(", ")
-        numbers = [int(part) for part in tail if part.isdigit()]
-        offset = numbers[-1]
+        flags = tail.pop() if name == "pwritev2" else "0"
+        offset = int(tail[-1])
         yield Write(offset, data)
-        if "RWF_DSYNC" in tail[-1]:
+        if "RWF_DSYNC" in flags:
             yield SyncRange(offset, done, now + 1)
     elif name == "ftruncate":
         yield Resize(int(args.rsplit(", ", 1)[1]))
     elif name == "fallocate":
-        _, mode, offset, length = args.rsplit(", ", 3)
+        _, mode, start, length = args.rsplit(", ", 3)
         if mode == "0":
-            yield Allocate(int(offset), int(length))
+            yield Allocate(int(start), int(length))
         elif "PUNCH_HOLE" in mode:
-            yield Punch(int(offset), int(length))
+            yield Punch(int(start), int(length))
         elif "KEEP_SIZE" not in mode:
             raise ValueError(f"an fallocate of mode {mode}")
     elif name in ("fsync", "fdatasync"):

@@ -1,7 +1,8 @@
-"""``python -m tests.support.strace_worker STORE SEED [TRACE]``: a run on a real file, for strace to watch.
+"""``python -m tests.support.strace_worker STORE LOAD [TRACE]``: a run on a real file, for strace to watch.
 
-With TRACE every operation is recorded and the trace pickled there.  Without it the engine has the file as
-it is, its native thread included.
+LOAD is ``alone`` (one call at a time) or ``tasks`` (with threads beside).  With TRACE every operation is
+recorded and the trace pickled there.  Without it the engine has the file as it is, its native thread
+included.
 """
 
 import pickle
@@ -17,17 +18,19 @@ from tests.support.memory_file import MemoryDisk
 
 
 def main() -> None:
-    path, seed, *rest = sys.argv[1:]
+    path, kind, *rest = sys.argv[1:]
     trace = Trace(Path(path).read_bytes())
 
     def opener(name: object, writable: bool) -> StoreFile:
         file = open_file(str(name), writable)
         return RecordingFile(file, trace) if rest else file
 
-    load = Load(Path(path), int(seed), MemoryDisk(), trace, opener=opener)
+    load = Load(Path(path), 5, MemoryDisk(), trace, opener=opener)
     load.commits(40)
-    trio.run(load.concurrently, 4, 5)
-    trio.run(load.staged, 2)
+    if kind == "tasks":
+        inline = True if rest else None
+        trio.run(load.concurrently, 4, 5, inline)
+        trio.run(load.staged, 2, inline)
     load.reopen()
     load.commits(20)
     load.store.close()
