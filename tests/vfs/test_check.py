@@ -248,6 +248,25 @@ def test_damage_in_one_commit_hides_nothing_of_others(world: World, tmp_path: Pa
     assert any(f.commit == 3 for f in found)
 
 
+def test_a_commit_whose_parent_is_damaged_is_checked_by_itself(world: World, tmp_path: Path) -> None:
+    world.inode(D, nlink=2, mtime_ns=5)
+    world.commit()
+    world.inode(E, size=7)
+    wrong_kind(world)
+    world.commit()
+    parent = world.store.record(3)
+    world.store.close()
+    path = tmp_path / "store"
+    image = bytearray(path.read_bytes())
+    image[parent.offset + 9] ^= 0xFF
+    path.write_bytes(image)
+    world.store = Store.open(str(path))
+    found = world.findings()
+    assert [f.commit for f in found if "record cannot be read" in f.message] == [3]
+    assert any(f.commit == 4 and "is of another type" in f.message for f in found)
+    assert not any("says it has 7" in f.message for f in found)  # counts need the parent
+
+
 def test_progress_is_told(world: World) -> None:
     told: list[tuple[int, int]] = []
     list(check_trees(world.store, progress=lambda done, total: told.append((done, total))))
