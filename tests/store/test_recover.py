@@ -34,6 +34,28 @@ def crashed(count: int) -> tuple[MemoryDisk, list[int]]:
     return disk, [commit(store, b"%04d" % n * 30).end for n in range(count)]
 
 
+@pytest.mark.parametrize("align", [8, 4096])
+@pytest.mark.parametrize("size", [0, 1, 65_407, 65_408, 65_409, 65_536, 131_072, 1 << 20, 5 << 20])
+def test_commits_of_any_size_are_found(align: int, size: int) -> None:
+    for before in (0, 1, 17):
+        disk = stores.disk(align)
+        store = open_store(disk, writable=True)
+        for _ in range(before):
+            commit(store, b"small")
+        made = [commit(store, bytes([n]) * size) for n in range(3)]
+        reader = open_store(disk)
+        assert list(reader.records())[:3] == made[::-1]
+        store = open_store(disk, writable=True)
+        assert store.head == made[-1]
+        assert store.writable
+        made.append(commit(store, b"after" * size))
+        assert reader.refresh()
+        assert reader.head == made[-1]
+        for slot in SLOT_OFFSETS:
+            flip(disk, slot + 300)
+        assert open_store(disk).head == made[-1]
+
+
 class TestTornEnd:
     def test_at_every_byte(self) -> None:
         disk, ends = crashed(3)
