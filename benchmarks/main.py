@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from benchmarks import machine
 from benchmarks.bench import Bench
-from benchmarks.report import Report, RowResult, document, lines
+from benchmarks.report import Report, RowResult, document, lines, table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -62,6 +62,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the document goes (results/)")
     parser.add_argument("--trace", action="store_true", help="show the traceback of a row that fails")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="print a run's document as a table and end"
+    )
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.rows if name not in ROWS]
@@ -75,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.list:
         for name in ROWS:
             print(f"{name:8} {load(name).TITLE}")
+        return 0
+    if chosen.table:
+        print(*table(json.loads(chosen.table.read_text())), sep="\n")
         return 0
     started = dt.datetime.now(dt.UTC).replace(microsecond=0)
     facts = machine.facts(chosen.dir)

@@ -10,9 +10,9 @@ The document, format ``commitfs-benchmarks/1``::
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from benchmarks.stats import Ratio, Side, percentile
+from benchmarks.stats import Goal, Ratio, Side, percentile
 
 FORMAT = "commitfs-benchmarks/1"
 
@@ -95,6 +95,22 @@ def _ratio(ratio: Ratio) -> Json:
 
 def _short(number: float) -> float:
     return float(f"{number:.5g}")
+
+
+def table(run: dict[str, Json]) -> Iterator[str]:
+    """The ratios of a document as the table of docs/performance.md."""
+    yield "| row | ratio | value | rounds | goal |"
+    yield "|---|---|---|---|---|"
+    for row in cast("list[dict[str, Json]]", run["rows"]):
+        for ratio in cast("list[dict[str, Json]]", row["ratios"]):
+            value, low, high = (_plain(cast(float, ratio[key])) for key in ("value", "low", "high"))
+            unit = "" if ratio["unit"] == "x" else f" {ratio['unit']}"
+            goal = cast("dict[str, Json] | None", ratio["goal"])
+            limit = "" if goal is None else str(Goal(cast(float, goal["limit"]), bool(goal["at_most"])))
+            verdict = {None: "", True: ": reached", False: ": **not reached**"}[
+                cast("bool | None", ratio["reached"])
+            ]
+            yield f"| {row['name']} | {ratio['name']} | {value}{unit} | {low} to {high} | {limit}{verdict} |"
 
 
 def _plain(number: float) -> str:

@@ -11,14 +11,17 @@ from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile, open_file
-from commitfs.store.store import Store
+from commitfs.store.puretre2 import EarlierWriter
+from commitfs.store.store import Store, make_file, new_image
 
 __all__ = [
     "NO_ROOT",
+    "EarlierWriter",
     "GroupCommitter",
     "Store",
     "count_reads",
     "fill_store",
+    "new_earlier_store",
     "new_store",
     "published_end",
     "repeat_head",
@@ -37,6 +40,11 @@ def new_store(path: Path) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def new_earlier_store(path: Path) -> None:
+    """An empty store of the format before records."""
+    make_file(str(path), new_image(8, earlier=True))
 
 
 def fill_store(path: Path, commits: int, data: bytes = b"x" * 64) -> None:

@@ -63,8 +63,8 @@ def type_range(ino: int, kind: int) -> tuple[bytes, bytes]:
 
 
 def inode_range(ino: int) -> tuple[bytes, bytes]:
-    """Bounds of all keys of one inode."""
-    return _HEAD.pack(ino, 0), _HEAD.pack(ino + 1, 0)
+    """Bounds of all keys of one inode; no type is 255."""
+    return _HEAD.pack(ino, 0), _HEAD.pack(ino, 255)
 
 
 def split_key(key: bytes) -> tuple[int, int, bytes]:

@@ -6,6 +6,7 @@ F1: a handler ends with a value, with FUSEError or with trio.Cancelled; pyfuse3 
 import errno
 import functools
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -43,16 +44,36 @@ def errno_of(exc: Exception, where: str) -> int:
 
 
 def guard(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Wrap a handler so that F1 holds.  Cancellation is no Exception and passes."""
+    """Wrap a handler so that F1 holds.  Cancellation is no Exception and passes.
+
+    Counts in its object's `open_requests` those that have begun and not ended.
+    """
     where = handler.__name__
 
     @functools.wraps(handler)
     async def guarded(*args: Any) -> T:
+        operations = args[0]
+        operations.open_requests += 1
         try:
             return await handler(*args)  # type: ignore[call-arg]  # pyfuse3 passes by position only
         except pyfuse3.FUSEError:
             raise
         except Exception as exc:
             raise pyfuse3.FUSEError(errno_of(exc, where)) from None
+        finally:
+            operations.open_requests -= 1
 
     return cast(Callable[P, Coroutine[Any, Any, T]], guarded)
+
+
+def unanswerable(record: logging.LogRecord) -> bool:
+    """Filter for pyfuse3's logger: False for a reply that no process waits for any more.
+
+    The kernel refuses a reply with ENOENT when its request was interrupted, or when the connection is
+    gone: a RELEASE may still be under way when the last file is closed and the mount unmounted.  pyfuse3
+    takes that for an error.
+    """
+    return not (
+        str(record.msg).endswith("fuse_reply_* failed with %s")
+        and record.args == (os.strerror(errno.ENOENT),)
+    )

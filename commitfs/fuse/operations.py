@@ -33,6 +33,7 @@ class Operations(pyfuse3.Operations):
     def __init__(self, vfs: Vfs) -> None:
         super().__init__()
         self._vfs = vfs
+        self.open_requests = 0
         self.serving = trio.Event()
         """Set when the kernel's first message was answered: requests are served from here on."""
 

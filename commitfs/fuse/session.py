@@ -17,7 +17,9 @@ import trio
 
 from commitfs.errors import CommitfsError
 from commitfs.fuse import SUBTYPE
+from commitfs.fuse.errors import unanswerable
 from commitfs.fuse.operations import Operations
+from commitfs.fuse.pump import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +86,7 @@ class Session:
                 reason = said() or str(exc)
                 raise CommitfsError(f"cannot mount at {self._mountpoint}: {reason}") from None
         self._vfs.invalidate = self._invalidate
+        logging.getLogger("pyfuse3").addFilter(unanswerable)
         return self
 
     async def __aexit__(
@@ -101,8 +104,26 @@ class Session:
                 task_status.started()
 
             nursery.start_soon(report)
-            await pyfuse3.main()
+            operations = self._operations
+            uninstall = install(lambda: operations.open_requests == 0)
+            try:
+                await pyfuse3.main()
+            except* ConnectionAbortedError:
+                # The kernel unmounts in the middle of handing a request over, mostly a RELEASE: that
+                # read fails with ECONNABORTED, every later one with ENODEV, the end libfuse expects.
+                if not self._unmounted():
+                    raise
+            finally:
+                uninstall()
             nursery.cancel_scope.cancel()
+
+    def _unmounted(self) -> bool:
+        """Whether nothing of ours is left at the mountpoint: on a dead mount statvfs fails."""
+        try:
+            os.statvfs(self._mountpoint)
+        except OSError:
+            return False
+        return True
 
     async def write_back(self) -> None:
         """Have the kernel write dirty mapped pages.  Needs `serve` to be running."""

@@ -13,7 +13,7 @@ from enum import Enum
 
 from commitfs.errors import CorruptError
 from commitfs.format.node import NO_ROOT, Root
-from commitfs.format.record import COMMIT, FIRST, LOG_START, RECORD_SIZE, Candidate, parse, skip_id
+from commitfs.format.record import COMMIT, FIRST, LOG_START, RECORD_SIZE, Candidate, Fields, parse, skip_id
 from commitfs.format.record import MAGIC as RECORD_MAGIC
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
 from commitfs.native import crc32c
@@ -88,29 +88,36 @@ class _StoreCheck:
 
     def run(self) -> Iterator[Finding]:
         yield from self._check_slots()
+        yield from self._check_earlier()
         before: Candidate | None = None
         newest: Candidate | None = None
-        at = LOG_START
+        at = self._start()
         while True:
             if self.progress is not None:
                 self.progress(min(at, self.end), self.end)
             found = self._record_at(at)
-            whole = found is not None and self._plausible(found, before)
-            bytes_wrong = self._bytes_wrong(found) if found is not None and whole else ""
-            if not whole or (bytes_wrong and at >= self.end):
-                behind = self._next_record(at + RECORD_SIZE if found is not None else at)
-                if behind is None and at >= self.end:
+            wrong = "" if found is None else self._bytes_wrong(found)
+            continues = found is not None and self._continues(found, before)
+            if at >= self.end and (wrong or not continues):
+                # A torn commit, if nothing shows that it was durable.
+                behind = self._next_record(at, at + RECORD_SIZE)
+                if behind is None:
                     break
-                if not whole:
-                    yield from self._gap(at, behind, before)
-                    if behind is None:
-                        break
-                    before, at = None, behind.offset
-                    continue
-            assert found is not None
-            yield from self._check_record(found, before, newest)
-            if bytes_wrong:
-                yield self._damage(found.bytes_offset, bytes_wrong, found.id)
+                if not continues:
+                    found = None
+            elif found is None:
+                behind = self._next_record(at, at)
+            if found is None:
+                yield self._gap(at, behind)
+                if behind is None:
+                    break
+                before, at = None, behind.offset
+                continue
+            if not continues:
+                yield self._damage(at, "the record does not continue the one before it", found.id)
+            if wrong:
+                yield self._damage(found.bytes_offset, wrong, found.id)
+            yield from self._check_record(found, newest)
             if found.kind == COMMIT:
                 yield from self._check_tree(found)
                 newest = found
@@ -129,11 +136,30 @@ class _StoreCheck:
         if not self.slots:
             yield Finding(Severity.DAMAGE, 0, 0, b"", "both head slots are lost; the log itself is used")
 
+    def _start(self) -> int:
+        """Where the first record is: behind the bytes of the earlier format, if there are any."""
+        head = self.store.head
+        if head is not None and not head.session:
+            return int(head.end)
+        oldest = max((slot.oldest_offset for slot in self.slots), default=0)
+        return LOG_START if self._record_at(LOG_START) is not None else oldest or LOG_START
+
+    def _check_earlier(self) -> Iterator[Finding]:
+        """The newest commit of a store of the earlier format, of which no more can be known."""
+        head = self.store.head
+        if head is not None and not head.session:
+            yield from self._check_tree(head)
+
     def _check_heads(self) -> Iterator[Finding]:
         """What the slots name is in the log."""
         for slot in self.slots:
             head = slot.head
-            if head is None or not slot.head_has_record:
+            if head is None:
+                continue
+            if not slot.head_has_record:
+                if slot.earlier and (wrong := self._bytes_wrong(head)):
+                    message = f"{wrong}: torn, or damaged; the earlier format cannot tell"
+                    yield Finding(Severity.WARNING, head.id, head.bytes_offset, b"", message)
                 continue
             found = self._record_at(head.offset)
             if found is None or tuple(found) != tuple(head):
@@ -150,7 +176,7 @@ class _StoreCheck:
             return None
         return found
 
-    def _plausible(self, found: Candidate, before: Candidate | None) -> bool:
+    def _continues(self, found: Candidate, before: Candidate | None) -> bool:
         """Whether a record continues the one before it; behind damage nothing is known of that."""
         return before is None or (
             found.chain == before.crc
@@ -158,14 +184,14 @@ class _StoreCheck:
             and (found.session == before.session or bool(found.flags & FIRST))
         )
 
-    def _next_record(self, at: int) -> Candidate | None:
-        """The first record from `at` on that shows that the log goes on there.
+    def _next_record(self, at: int, start: int) -> Candidate | None:
+        """The first record from `start` on that shows that the log goes on behind `at`.
 
         Behind the published end that takes one written when all up to `at` was durable; others are
         what a crash left of commits that were never acknowledged.
         """
         size = int(self.store.file_bytes)
-        base = at + 7 & ~7
+        base = start + 7 & ~7
         while base < size:
             window = self.store.read(base, min(WINDOW + RECORD_SIZE, size - base))
             place = window.find(RECORD_MAGIC)
@@ -183,9 +209,7 @@ class _StoreCheck:
             base += WINDOW
         return None
 
-    def _gap(self, at: int, behind: Candidate | None, before: Candidate | None) -> Iterator[Finding]:
-        if before is None and not self.offsets and any(not slot.head_has_record for slot in self.slots):
-            return
+    def _gap(self, at: int, behind: Candidate | None) -> Finding:
         to = self.end if behind is None else behind.offset
         where = f"no record that belongs there from offset {at} to {to}"
         first = self.first_id + len(self.offsets) if self.offsets else 0
@@ -193,11 +217,9 @@ class _StoreCheck:
         if first and last >= first:
             lost = f"commit {first} is" if first == last else f"commits {first} to {last} are"
             where += f"; {lost} lost"
-        yield self._damage(at, where, first)
+        return self._damage(at, where, first)
 
-    def _check_record(
-        self, found: Candidate, before: Candidate | None, newest: Candidate | None
-    ) -> Iterator[Finding]:
+    def _check_record(self, found: Candidate, newest: Candidate | None) -> Iterator[Finding]:
         wrong = []
         if found.synced > found.offset:
             wrong.append(f"says that {found.synced} bytes before it were durable")
@@ -232,7 +254,7 @@ class _StoreCheck:
 
     # -- bytes and nodes -------------------------------------------------------------------------
 
-    def _bytes_wrong(self, found: Candidate) -> str:
+    def _bytes_wrong(self, found: Fields) -> str:
         """What is wrong with a commit's bytes; a stage's are for those who refer to them."""
         if found.kind != COMMIT:
             return ""
@@ -242,7 +264,7 @@ class _StoreCheck:
             return "the commit's bytes end behind the file"
         return "" if crc32c(data) == found.bytes_crc else "the commit's bytes do not fit their checksum"
 
-    def _check_tree(self, found: Candidate) -> Iterator[Finding]:
+    def _check_tree(self, found: Fields) -> Iterator[Finding]:
         if found.root == NO_ROOT:
             return
         waiting: list[tuple[Root, bytes, bytes | None]] = [(found.root, b"", None)]

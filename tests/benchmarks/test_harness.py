@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from benchmarks import machine
-from benchmarks.bench import Bench, parse_saves, run_saves
+from benchmarks.bench import Bench, parse_saves, run_saves, save_command
 from benchmarks.main import ROWS, load, main, run_row
 from benchmarks.mounted import Memory, MountError, commitfs
-from benchmarks.report import FORMAT, Report, RowResult, document, lines
+from benchmarks.report import FORMAT, Report, RowResult, document, lines, table
 from benchmarks.stats import Goal, Ratio, Side, alternate, percentile, ratio
 
 
@@ -130,6 +129,10 @@ def test_the_document_holds_the_run_and_survives_json() -> None:
             },
         ],
     }
+    assert list(table(made))[2:] == [
+        "| commit | r | 1.25 | 1 to 1.5 | <= 1.3: reached |",
+        "| commit | n | 7 us | 7 to 7 |  |",
+    ]
     assert list(lines(rows[0]))[3:] == [
         "  r: 1.25x (1 to 1.5)   goal <= 1.3: reached",
         "  n: 7 us",
@@ -224,10 +227,13 @@ def test_the_client_stops_when_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     folder = bench.new_folder("one")
     stop = bench.place("stop")
-    timer = threading.Timer(0.2, stop.touch)
-    timer.start()
-    (saves,) = run_saves(bench, [("close", folder)], n=1_000_000, p=1000, s=str(stop))
-    timer.join()
+    command = save_command(bench, [("close", folder)], n=1_000_000, p=1000, s=str(stop))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        while not list(folder.iterdir()):
+            assert client.poll() is None
+        stop.touch()
+        out, _ = client.communicate()
+    (saves,) = parse_saves(out, 1)
     assert 0 < len(saves.total) < 1_000_000
     assert len(list(folder.iterdir())) == len(saves.total)
 

@@ -3,6 +3,7 @@
 import errno
 import inspect
 import logging
+import os
 
 import pyfuse3
 import pytest
@@ -19,13 +20,28 @@ from commitfs.errors import (
     StoreError,
     UsageError,
 )
-from commitfs.fuse.errors import guard
+from commitfs.fuse.errors import guard, unanswerable
 from commitfs.fuse.operations import Operations
 from tests.fuse.fake_vfs import operations
 
 
-async def failing(exc: BaseException) -> None:
-    raise exc
+class Handlers:
+    """Something with guarded methods."""
+
+    open_requests = 0
+
+    @guard
+    async def failing(self, exc: BaseException) -> None:
+        assert self.open_requests == 1
+        raise exc
+
+    @guard
+    async def waiting(self) -> None:
+        await trio.sleep_forever()
+
+    @guard
+    async def answering(self, first: int, second: int) -> tuple[int, int]:
+        return first, second
 
 
 QUIET = [
@@ -62,7 +78,7 @@ async def test_answers_are_not_logged(
     raised: Exception, wanted: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(pyfuse3.FUSEError) as caught:
-        await guard(failing)(raised)
+        await Handlers().failing(raised)
     assert caught.value.errno == wanted
     assert not caplog.records
 
@@ -70,7 +86,7 @@ async def test_answers_are_not_logged(
 @pytest.mark.parametrize(("raised", "wanted"), LOGGED, ids=lambda value: repr(value)[:40])
 async def test_trouble_is_logged(raised: Exception, wanted: int, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(pyfuse3.FUSEError) as caught:
-        await guard(failing)(raised)
+        await Handlers().failing(raised)
     assert caught.value.errno == wanted
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -81,25 +97,32 @@ async def test_trouble_is_logged(raised: Exception, wanted: int, caplog: pytest.
 
 
 async def test_cancellation_passes() -> None:
-    async def waiting() -> None:
-        await trio.sleep_forever()
-
+    handlers = Handlers()
     with trio.move_on_after(0) as scope:
-        await guard(waiting)()
+        await handlers.waiting()
     assert scope.cancelled_caught
+    assert handlers.open_requests == 0
 
 
 @pytest.mark.parametrize("passing", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
 async def test_what_ends_the_program_passes(passing: BaseException) -> None:
     with pytest.raises(type(passing)):
-        await guard(failing)(passing)
+        await Handlers().failing(passing)
 
 
 async def test_values_pass() -> None:
-    async def handler(first: int, second: int) -> tuple[int, int]:
-        return first, second
+    assert await Handlers().answering(1, 2) == (1, 2)
 
-    assert await guard(handler)(1, 2) == (1, 2)
+
+async def test_requests_are_counted_while_they_last(nursery: trio.Nursery) -> None:
+    handlers = Handlers()
+    for count in (1, 2, 3):
+        nursery.start_soon(handlers.waiting)
+        await trio.testing.wait_all_tasks_blocked()
+        assert handlers.open_requests == count
+    await handlers.answering(1, 2)
+    assert handlers.open_requests == 3
+    nursery.cancel_scope.cancel()
 
 
 def handlers() -> list[str]:
@@ -124,3 +147,17 @@ def test_forget_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert fake.calls == [("forget", [(5, 2)])]
     assert "forget" in caplog.text
     caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "kept"),
+    [
+        ("fuse_release(): fuse_reply_* failed with %s", errno.ENOENT, False),
+        ("fuse_lookup(): fuse_reply_* failed with %s", errno.ENOENT, False),
+        ("fuse_release(): fuse_reply_* failed with %s", errno.EINVAL, True),
+        ("something else failed with %s", errno.ENOENT, True),
+    ],
+)
+def test_replies_nobody_waits_for_are_no_news(message: str, number: int, kept: bool) -> None:
+    record = logging.LogRecord("pyfuse3", logging.ERROR, "", 0, message, (os.strerror(number),), None)
+    assert unanswerable(record) is kept

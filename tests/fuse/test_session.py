@@ -103,3 +103,20 @@ async def test_the_kernel_forgets_attributes_on_demand(
     fake.invalidate(7)
     assert len(asked) == 3, "nobody to tell any more"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("mountpoint", ["/", "/nowhere"])
+async def test_aborted_while_the_kernel_unmounts(monkeypatch: pytest.MonkeyPatch, mountpoint: str) -> None:
+    """An end like any other, unless the mount is still there and dead."""
+
+    async def aborted() -> None:
+        raise ExceptionGroup("", [ConnectionAbortedError(errno.ECONNABORTED, "fuse_session_receive_buf")])
+
+    monkeypatch.setattr(pyfuse3, "main", aborted)
+    ending = Session(FakeVfs(), os.fsencode(mountpoint), SessionOptions(b"/s.db"))  # type: ignore[arg-type]
+    if mountpoint == "/":
+        await ending.serve()
+    else:
+        with pytest.raises(ExceptionGroup) as caught:
+            await ending.serve()
+        assert caught.group_contains(ConnectionAbortedError)

@@ -279,3 +279,12 @@ def test_damage_is_detected_and_hides_nothing_else(fs: Mount) -> None:
     done = commitfs("check", fs.store)
     assert done.returncode == 1
     assert "bad" in done.stdout or str(at) in done.stdout or "damage" in done.stdout
+
+
+def test_unmounting_while_releases_are_queued(fs: Mount) -> None:
+    """The kernel drops the RELEASEs it has not sent yet; nothing that was closed is lost for that."""
+    for turn in range(5):
+        for number in range(300):
+            (fs / f"f{turn}.{number}").touch()
+        fs.remount()
+        assert len(os.listdir(fs.path)) == 300 * (turn + 1)

@@ -9,7 +9,6 @@ import trio
 from commitfs import native
 from commitfs.format.record import COMMIT, RECORD_SIZE, Candidate, Record, WalkState, parse
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
-from commitfs.store import recover
 from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support.crash_check import Checker, CrashFailure
@@ -165,7 +164,7 @@ def test_a_walk_that_checks_too_little_is_found_out(
 ) -> None:
     load = Load.on(path, seed=33, trees=False)
     load.commits(25)
-    monkeypatch.setattr(recover.native, "walk", broken_walk(**checks))
+    monkeypatch.setattr(native, "walk", broken_walk(**checks))
     load.store.close()
     checker = Checker(load.path, load.made, nest_every=0, wrap=wrap)
     with pytest.raises(CrashFailure):
@@ -186,5 +185,5 @@ def test_the_stand_in_for_the_walk_is_itself_sound(path: Path, monkeypatch: pyte
     """Else a mutant could be caught for a fault of the test."""
     load = Load.on(path, seed=34, trees=False)
     load.commits(12)
-    monkeypatch.setattr(recover.native, "walk", broken_walk())
+    monkeypatch.setattr(native, "walk", broken_walk())
     assert hunt(load).states > 200

@@ -161,7 +161,7 @@ def test_a_read_may_be_short() -> None:
 def test_many_pieces_are_sampled_within_the_bound() -> None:
     file = crash_file(bytes(512 * 64))
     file.write(b"X" * 512 * 64, 0)
-    enumerator = Enumerator(file.trace, per_prefix=50)
+    enumerator = Enumerator(file.trace, per_prefix=50, start=0)
     found = [bytes(s.image) for s in enumerator.states() if s.image is not None]
     assert len(found) == 50
     assert {bytes(512 * 64), b"X" * 512 * 64} < set(found)
@@ -172,7 +172,7 @@ def test_equal_files_are_given_once_and_acknowledgements_counted() -> None:
     file.trace.placed(1)
     file.write_durable([b"X" * 1024], 0)
     file.trace.ack(1)
-    states = list(Enumerator(file.trace).states())
+    states = list(Enumerator(file.trace, start=0).states())
     assert [(s.acked, s.placed) for s in states][:1] == [(0, 0)]
     assert (states[-1].acked, states[-1].placed) == (1, 1)
     assert states[-1].image is None

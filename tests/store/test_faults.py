@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from commitfs.errors import CommitfsError, ReadOnlyError
 from commitfs.store.store import Store, Ticket
 from tests.support.crash_check import Checker, head_id
-from tests.support.crash_file import CrashFile, Trace, crash_opener
+from tests.support.crash_file import Ack, CrashFile, Trace, crash_opener
 from tests.support.crash_load import Load, compare, short_tail
 from tests.support.crash_states import Enumerator
 from tests.support.failing_file import READS, SYNCS, WRITES, FailingFile, Faults, Kind
@@ -77,17 +78,17 @@ class FaultyRun:
     def acknowledged(self) -> int:
         return max((int(ticket.record.id) for ticket in self.tickets if ticket.done), default=0)
 
-    def check_reopened(self, at_least: int) -> int:
-        """Opened again without a crash, over whatever the failed sync left in the cache."""
-        disk = self.load.disk
-        store = Store.open(str(self.load.path), writable=True, opener=crash_opener(disk, Trace(b"")))
-        newest = head_id(store)
-        assert newest >= at_least
-        disk.drop_cache()
-        for commit in range(1, newest + 1):
-            compare(store, self.load.made[commit])
-        store.close()
-        return newest
+
+def check_reopened(load: Load, at_least: int) -> int:
+    """Opened again without a crash, over whatever a failed sync left in the cache: the newest commit."""
+    store = Store.open(str(load.path), writable=True, opener=crash_opener(load.disk, Trace(b"")))
+    newest = head_id(store)
+    assert newest >= at_least
+    load.disk.drop_cache()
+    for commit in range(1, newest + 1):
+        compare(store, load.made[commit])
+    store.close()
+    return newest
 
 
 def calls_of_a_run(path: Path, names: frozenset[str]) -> int:
@@ -116,7 +117,7 @@ def test_a_failed_sync_latches_and_loses_nothing_acknowledged(path: Path, kind: 
                 run.load.store.begin(10)
         acknowledged = run.acknowledged
         run.close()
-        run.check_reopened(acknowledged)
+        check_reopened(run.load, acknowledged)
     assert latched > 20
 
 
@@ -154,7 +155,7 @@ def test_a_lack_of_room_loses_nothing_and_passes(path: Path, code: int, lasting:
         made = int(run.tickets[-1].record.id)
         assert run.acknowledged == made
         run.close()
-        assert run.check_reopened(made) == made
+        assert check_reopened(run.load, made) == made
     assert hit > 20
 
 
@@ -206,3 +207,42 @@ def open_on(path: Path, image: bytes, faults: Faults, disk: MemoryDisk | None = 
     return Store.open(
         str(path), writable=True, opener=lambda name, writable: FailingFile(record(name, writable), faults)
     )
+
+
+@pytest.mark.parametrize("work", ["concurrently", "staged"])
+@pytest.mark.parametrize(
+    ("kind", "code", "names"),
+    [
+        pytest.param(Kind.LOST, errno.EIO, SYNCS, id="lost"),
+        pytest.param(Kind.ERROR, errno.EIO, SYNCS | WRITES, id="error"),
+        pytest.param(Kind.ERROR, errno.ENOSPC, WRITES, id="no room"),
+    ],
+)
+def test_faults_under_tasks(path: Path, work: str, kind: Kind, code: int, names: frozenset[str]) -> None:
+    """The same through the group committer, its background task and the stager."""
+
+    def run(at: int) -> tuple[Faults, Load, bool]:
+        faults = Faults(kind, code, 0, names)
+        load = Load.on(path, seed=42, wrap=lambda file: FailingFile(file, faults))
+        faults.calls, faults.at = 0, at
+        failed = False
+        try:
+            if work == "staged":
+                trio.run(load.staged, 2)
+            else:
+                trio.run(load.concurrently, 4, 8)
+            load.store.close()
+        except* (OSError, CommitfsError):
+            failed = True
+        faults.heal()
+        return faults, load, failed
+
+    total = run(0)[0].calls
+    assert total > 8
+    failures = 0
+    for at in range(1, total + 1):
+        _, load, failed = run(at)
+        failures += failed
+        acknowledged = max(op.commit for op in load.trace.ops if isinstance(op, Ack))
+        assert check_reopened(load, acknowledged) >= acknowledged
+    assert failures > (0 if code == errno.ENOSPC else 3)

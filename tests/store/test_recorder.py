@@ -35,22 +35,20 @@ def run(store: Path, log: Path, kind: str, *more: str) -> None:
 
 
 def shape(ops: list[Op]) -> list[tuple[object, ...]]:
-    """What both sides must agree on, in order: adjacent writes as one, and every sync."""
+    """What both sides must agree on, in order: every change and every sync."""
     result: list[tuple[object, ...]] = []
     for op in ops:
-        if isinstance(op, Ack | Placed):
-            continue
-        if isinstance(op, Sync | SyncRange):
-            result.append(("sync", *((op.offset, op.length) if isinstance(op, SyncRange) else ())))
-        elif isinstance(op, Write):
-            if result and result[-1][0] == "write" and result[-1][1] == op.offset:
-                data = result.pop()[2]
-                assert isinstance(data, bytes)
-                result.append(("write", op.offset + len(op.data), data + op.data))
-            else:
-                result.append(("write", op.offset + len(op.data), op.data))
-        else:
-            result.append((op,))
+        match op:
+            case Ack() | Placed():
+                pass
+            case SyncRange(offset, length):
+                result.append(("sync", offset, length))
+            case Sync():
+                result.append(("sync",))
+            case Write(offset, data):
+                result.append(("write", offset, data))
+            case _:
+                result.append((op,))
     return result
 
 
@@ -68,7 +66,7 @@ def test_the_recorder_misses_nothing(tmp_path: Path, kind: str) -> None:
     mine, outside = shape(ops), shape(seen)
     assert len(mine) > 80
     if kind == "tasks":
-        # What two threads do at once has no one order.
+        # What threads do at once has no one order.
         assert Counter(mine) == Counter(outside)
         return
     for number, (ours, theirs) in enumerate(zip(mine, outside, strict=False)):

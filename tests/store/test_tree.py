@@ -114,15 +114,18 @@ class TreeMachine(RuleBasedStateMachine):
     @rule()
     def build(self) -> None:
         bound = self.tree.estimate()
-        placed = 0
+        placed = uncompressed = 0
 
         def place(data: bytes) -> int:
-            nonlocal placed
+            nonlocal placed, uncompressed
             placed += len(data) + -len(data) % 8
+            raw = 8 + int.from_bytes(data[4:6], "little")
+            uncompressed += raw + -raw % 8
             return self.log.place(data)
 
         root = self.tree.build(place)
-        assert placed <= bound
+        # T3; and nothing is counted twice or kept that is no longer in the tree.
+        assert placed <= uncompressed == bound
         assert root == self.tree.root
         assert not self.tree.dirty
         assert self.tree.estimate() == 0

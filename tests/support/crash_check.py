@@ -27,6 +27,9 @@ NEAR = 2
 class CrashFailure(AssertionError):
     """A state is not as it has to be; says which."""
 
+    image: bytes | None = None
+    """The file, unless it was found to be wrong as a repetition."""
+
 
 @dataclass
 class Checker:
@@ -39,8 +42,8 @@ class Checker:
 
     path: Path
     made: dict[int, Made]
-    oldest: int = 0
-    """Commits up to this one were in the file before."""
+    earlier: int = 0
+    """Newest commit of the file of the earlier format that the store began as."""
     thorough: int = 16
     nest_every: int = 40
     seed: int = 0
@@ -63,10 +66,12 @@ class Checker:
             try:
                 self.check(state)
             except Exception as exc:
-                raise CrashFailure(
+                failure = CrashFailure(
                     f"after operation {state.prefix}, {state.what}; acknowledged {state.acked}, "
                     f"placed {state.placed}: {type(exc).__name__}: {exc}"
-                ) from exc
+                )
+                failure.image = None if state.image is None else bytes(state.image)
+                raise failure from exc
 
     def check(self, state: CrashState) -> None:
         if state.image is None:
@@ -86,21 +91,25 @@ class Checker:
         with_reader = Store.open(str(self.path), opener=crash_opener(read_only, Trace(b"")))
         seen = head_id(with_reader)
         aligned = with_reader.align > 8
+        end = int(with_reader.published_end)
         with_reader.close()
 
         disk, trace = MemoryDisk(image), Trace(image)
-        trace.placed(seen)
         trace.ack(acked if aligned else seen)
+        trace.placed(seen + (seen == self.earlier > 0))
         store = self._open(disk, trace)
         newest = head_id(store)
         # With aligned groups the writer drops the whole commits of a torn group, none acknowledged.
         same = newest == seen or (aligned and acked <= newest < seen)
+        # Opening a file of the earlier format makes a commit.
+        same = same or newest - 1 == seen == self.earlier > 0
         assert same, f"a reader sees commit {seen}, the writer {newest}"
-        for commit in range(self.oldest + 1 if thorough else max(newest - NEAR, self.oldest + 1), newest + 1):
+        first = self.earlier + 1
+        for commit in range(first if thorough else max(newest - NEAR, first), newest + 1):
             compare(store, self.made[commit])
         if thorough:
             assert_sound(store)
-        end = int(store.published_end)
+        end = min(end, int(store.published_end))
         made = commit_once(store, trace, self.random, like=self.made.get(newest + 1))
         store.close()
         assert disk.cache[LOG_START:end] == image[LOG_START:end], "what was committed has changed"
@@ -113,7 +122,7 @@ class Checker:
         store.close()
         if nest:
             self._check_nested(trace, {**self.made, made.id: made})
-        return newest
+        return seen
 
     def _open(self, disk: MemoryDisk, trace: Trace) -> Store:
         def opener(path: object, writable: bool) -> StoreFile:
@@ -124,10 +133,9 @@ class Checker:
 
     def _check_nested(self, trace: Trace, made: dict[int, Made]) -> None:
         """A crash during the recovery, or during the commit after it."""
-        inner = Checker(self.path, made, self.oldest, self.thorough, nest_every=0, wrap=self.wrap)
+        inner = Checker(self.path, made, self.earlier, self.thorough, nest_every=0, wrap=self.wrap)
         seed = self.random.getrandbits(32)
-        # The first two operations say what was acknowledged before.
-        inner.run(Enumerator(trace, seed=seed, per_prefix=12, start=2).states())
+        inner.run(Enumerator(trace, seed=seed, per_prefix=12).states())
         self.states += inner.states
         self.nested += inner.states
         self.repeats += inner.repeats

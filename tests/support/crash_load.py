@@ -15,7 +15,8 @@ import trio
 
 from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
-from commitfs.store import stage, tail
+from commitfs.store import stage, tail, txn
+from commitfs.store import store as store_module
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile
 from commitfs.store.stage import Stager
@@ -35,6 +36,23 @@ def short_tail() -> Iterator[None]:
     with (
         patch.multiple(tail, STEP=STEP, LOW=STEP // 4, _ZEROS=bytes(STEP)),
         patch.multiple(stage, STEP=STEP),
+    ):
+        yield
+
+
+@contextmanager
+def drawn(seed: int) -> Iterator[None]:
+    """Store and session numbers come from a seed, so that a run can be repeated."""
+    with patch("secrets.randbits", random.Random(seed).getrandbits):
+        yield
+
+
+@contextmanager
+def short_commits(limit: int = 24 << 10) -> Iterator[None]:
+    """Stage what goes beyond so many bytes of one commit, not beyond 4 MiB."""
+    with (
+        patch.multiple(store_module, BYTES_LIMIT=limit),
+        patch.multiple(txn, BYTES_LIMIT=limit, _STAGE_WRITE=limit // 2),
     ):
         yield
 
@@ -66,8 +84,10 @@ class Load:
     disk: MemoryDisk
     trace: Trace
     trees: bool = True
-    opener: Callable[[object, bool], StoreFile] | None = None
-    """Opens the file as the engine sees it; None: a CrashFile over `disk` and `trace`."""
+    opener: Callable[[object, bool], StoreFile] = field(kw_only=True)
+    """Opens the file as the engine sees it."""
+    earlier: int = 0
+    """Newest commit of a file of the earlier format; opening it makes one more."""
     made: dict[int, Made] = field(default_factory=dict)
     store: Store = field(init=False)
     tree: Tree = field(init=False)
@@ -80,6 +100,7 @@ class Load:
         seed: int,
         trees: bool = True,
         wrap: Callable[[CrashFile], StoreFile] | None = None,
+        earlier: int = 0,
     ) -> "Load":
         """Over a copy in memory of the store at `path`, which stays as it is.
 
@@ -89,16 +110,21 @@ class Load:
         disk, trace = MemoryDisk(contents), Trace(contents)
         record = crash_opener(disk, trace)
         opener = record if wrap is None else lambda path, writable: wrap(record(path, writable))
-        return cls(path, seed, disk, trace, trees, opener)
+        return cls(path, seed, disk, trace, trees, opener=opener, earlier=earlier)
 
     def __post_init__(self) -> None:
-        if self.opener is None:
-            self.opener = crash_opener(self.disk, self.trace)
         self.random = random.Random(self.seed)
         self.contents: dict[bytes, bytes] = {}
         self.clock = FIRST_TIME
+        self.trace.ack(self.earlier)
+        self.trace.placed(self.earlier + (self.earlier > 0))
         self.store = self._open()
         self.tree = self.store.tree(self.store.head)
+        if self.earlier:
+            record = self.store.record(self.earlier + 1)
+            self.contents = dict(self.tree.scan(b""))
+            self.made[record.id] = Made(record.id, record.time_ns, (), dict(self.contents))
+            self.trace.ack(record.id)
 
     def _open(self) -> Store:
         return Store.open(str(self.path), writable=True, opener=self.opener)
@@ -109,15 +135,15 @@ class Load:
         """Queue one commit with payloads of these sizes."""
         data = [self.random.randbytes(size) for size in sizes]
         puts = self._edit_tree() if self.trees else 0
-        txn = self.store.begin(sum(sizes) + (self.tree.estimate() if puts else 0))
-        self.trace.placed(int(txn.id))
-        pieces = tuple(Piece(txn.add(part), part) for part in data)
-        root = self.tree.build(txn.add) if self.trees else NO_ROOT
+        begun = self.store.begin(sum(sizes) + (self.tree.estimate() if puts else 0))
+        self.trace.placed(int(begun.id))
+        pieces = tuple(Piece(begun.add(part), part) for part in data)
+        root = self.tree.build(begun.add) if self.trees else NO_ROOT
         self.clock += self.random.choice((1, 1_000_000, -5_000))
-        ticket = txn.finish(root=root, time_ns=self.clock)
+        ticket = begun.finish(root=root, time_ns=self.clock)
         record = ticket.record
         self.clock = max(self.clock, record.time_ns)
-        made = Made(int(txn.id), record.time_ns, pieces + staged, dict(self.contents))
+        made = Made(int(begun.id), record.time_ns, pieces + staged, dict(self.contents))
         self.made[made.id] = made
         return ticket
 
@@ -134,6 +160,12 @@ class Load:
                 self.contents[key] = value
         return edits
 
+    def _give_up(self) -> None:
+        """Begin a commit and abort it."""
+        begun = self.store.begin(3000)
+        begun.add(self.random.randbytes(3000))
+        begun.abort()
+
     def flush(self, *tickets: Ticket) -> None:
         """Write what is queued; every commit whose ticket is done counts as acknowledged."""
         self.store.flush()
@@ -148,12 +180,14 @@ class Load:
         self.tree = self.store.tree(self.store.head)
 
     def commits(self, count: int) -> None:
-        """`count` commits: most small, some larger, some in groups, with reopens in between."""
+        """`count` commits: most small, some larger, some in groups, with reopens and aborts between."""
         left = count
         while left > 0:
             draw = self.random.random()
             if draw < 0.02:
                 self.reopen()
+            elif draw < 0.05:
+                self._give_up()
             group = min(left, self.random.randint(2, 5) if draw > 0.85 else 1)
             tickets = [self.place(self._sizes()) for _ in range(group)]
             self.flush(*tickets)
@@ -167,7 +201,7 @@ class Load:
             return (self.random.randint(1, 700),)
         if draw < 0.95:
             return (self.random.randint(700, 4000), self.random.randint(1, 100))
-        return (self.random.randint(10_000, 40_000),)
+        return (self.random.randint(10_000, 40_000 if draw < 0.99 else 150_000),)
 
     # -- steps that need an event loop -----------------------------------------------------------
 

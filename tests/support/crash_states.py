@@ -22,6 +22,8 @@ from itertools import combinations
 from tests.support.crash_file import Ack, Allocate, Lost, Placed, Punch, Resize, Sync, SyncRange, Trace, Write
 
 SECTOR = 512
+MARKS = 2
+"""A trace begins with so many marks, which say what was acknowledged and placed before it."""
 EXHAUSTIVE = 10
 COARSE, EDGE = 64 << 10, 4 << 10
 """The zeros of a tail are cut at sectors for EDGE bytes at both ends, and in runs of COARSE between:
@@ -180,7 +182,7 @@ class Enumerator:
         seed: int = 0,
         per_prefix: int = 96,
         exhaustive: int = EXHAUSTIVE,
-        start: int = 0,
+        start: int = MARKS,
     ) -> None:
         self.trace = trace
         self.per_prefix = per_prefix

@@ -71,8 +71,14 @@ def commitfs(*args: str | Path, timeout: float = 60) -> subprocess.CompletedProc
 class Mount:
     """A store in `folder`/s.db, mounted at `folder`/m by a daemon that is this process's child."""
 
-    def __init__(self, folder: Path, *options: str, store: Path | None = None) -> None:
-        """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use."""
+    def __init__(
+        self, folder: Path, *options: str, store: Path | None = None, watchdog: float = WATCHDOG_SECONDS
+    ) -> None:
+        """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use.
+
+        A daemon that lives for more than `watchdog` seconds is killed.
+        """
+        self.watchdog = watchdog
         self.store = store or folder / "s.db"
         self.path = folder / "m"
         self.options = options
@@ -105,7 +111,7 @@ class Mount:
             self.process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
             )
-        self._watchdog = threading.Timer(WATCHDOG_SECONDS, self._give_up)
+        self._watchdog = threading.Timer(self.watchdog, self._give_up)
         self._watchdog.daemon = True
         self._watchdog.start()
         while not self._serves():
@@ -186,10 +192,17 @@ class Mount:
         process = self.process
         if process is None:
             return
+        with self.stderr_path.open("a") as stderr:
+            stderr.write(f"ERROR of the test: killed after {self.watchdog} s\n")
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGUSR1)  # its stacks, if it prints them; its end otherwise
         time.sleep(1)
         process.kill()
+        try:
+            process.wait(timeout=10)
+            return  # its connection is gone, and the number may be another's by now
+        except subprocess.TimeoutExpired:
+            pass
         with contextlib.suppress(OSError):
             Path(f"/sys/fs/fuse/connections/{self._connection}/abort").write_text("1")
 
@@ -273,7 +286,7 @@ class Mount:
             user=user,
             group=user,
             extra_groups=None if user is None else [],
-            timeout=WATCHDOG_SECONDS,
+            timeout=self.watchdog,
             check=False,
         )
         output = os.fsdecode(done.stdout)

@@ -101,7 +101,7 @@ def ids(store: Store) -> list[int]:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another task or thread does, at most ten seconds."""
     with trio.fail_after(10):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await trio.sleep(0.001)
 
 

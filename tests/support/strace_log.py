@@ -84,11 +84,11 @@ def _decode(call: Call, now: int) -> Iterator[Op]:
     elif name == "ftruncate":
         yield Resize(int(args.rsplit(", ", 1)[1]))
     elif name == "fallocate":
-        _, mode, offset, length = args.rsplit(", ", 3)
+        _, mode, start, length = args.rsplit(", ", 3)
         if mode == "0":
-            yield Allocate(int(offset), int(length))
+            yield Allocate(int(start), int(length))
         elif "PUNCH_HOLE" in mode:
-            yield Punch(int(offset), int(length))
+            yield Punch(int(start), int(length))
         elif "KEEP_SIZE" not in mode:
             raise ValueError(f"an fallocate of mode {mode}")
     elif name in ("fsync", "fdatasync"):

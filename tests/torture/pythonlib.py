@@ -14,21 +14,26 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.support.mounted import Mount, commitfs
 from tests.support.trees import Entry, differences, tree
 
 
-def count_files(source: Path) -> tuple[int, int]:
-    """Regular files (a hard link is one with its first name), and their bytes."""
-    seen: dict[tuple[int, int], int] = {}
-    for folder, _, files in os.walk(source):
-        for name in files:
-            found = os.lstat(os.path.join(folder, name))
-            if stat.S_ISREG(found.st_mode):
-                seen[found.st_dev, found.st_ino] = found.st_size
-    return len(seen), sum(seen.values())
+def read(source: Path) -> tuple[dict[str, Entry], int, int]:
+    """The tree, the number of its files (a hard link is one with its first name) and their bytes.
+
+    Links to names outside the tree are not counted: a copy has none of those.
+    """
+    entries = tree(source)
+    found = {path: os.lstat(source / path) for path in entries}
+    names = Counter(status.st_ino for status in found.values())
+    for path, entry in entries.items():
+        if entry.nlink:
+            entries[path] = entry._replace(nlink=names[found[path].st_ino])
+    sizes = {status.st_ino: status.st_size for status in found.values() if stat.S_ISREG(status.st_mode)}
+    return entries, len(sizes), sum(sizes.values())
 
 
 def compare(mount: Mount, view: str, root: Path, source: Path, wanted: dict[str, Entry]) -> None:
@@ -41,11 +46,10 @@ def compare(mount: Mount, view: str, root: Path, source: Path, wanted: dict[str,
 
 
 def main(source: Path) -> None:
-    files, size = count_files(source)
-    wanted = tree(source)
+    wanted, files, size = read(source)
     print(f"{source}: {files} files, {len(wanted)} entries, {size / 1e6:.1f} MB")
     with tempfile.TemporaryDirectory(prefix="commitfs-pythonlib-") as folder:
-        mount = Mount(Path(folder))
+        mount = Mount(Path(folder), watchdog=3600)
         try:
             torture(mount, source, files, wanted)
         finally:

@@ -1,0 +1,187 @@
+"""Waiting for requests: awake for a moment, never at the cost of others (P1 to P3 of fuse/pump.py)."""
+
+import os
+from collections.abc import Iterator
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+
+from commitfs.fuse.pump import AWAKE_NS, TURN_NS, Pump, ReadLock, install
+
+
+class Clock:
+    """Goes on by `step` ns at each look."""
+
+    def __init__(self, step: int) -> None:
+        self.now = 0
+        self.step = step
+
+    def __call__(self) -> int:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    readable, writable = os.pipe()
+    yield readable, writable
+    os.close(readable)
+    os.close(writable)
+
+
+def turns(pump: Pump, fd: int) -> int:
+    """0 when the wait ends without a turn of the event loop, 1 when it needs one."""
+    coroutine = pump.wait_readable(fd)
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return 0
+    except RuntimeError:
+        # Outside of trio.run its own wait cannot be.
+        return 1
+    coroutine.close()
+    return 1
+
+
+def test_a_request_that_is_there_is_taken_at_once(pipe: tuple[int, int]) -> None:
+    pump = Pump(lambda: True, Clock(1))
+    os.write(pipe[1], b"x")
+    assert [turns(pump, pipe[0]) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_request_that_comes_while_awake(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: each look in vain gives the processor away."""
+    yields = 0
+
+    def sched_yield() -> None:
+        nonlocal yields
+        yields += 1
+        if yields == 5:
+            os.write(pipe[1], b"x")
+
+    monkeypatch.setattr(os, "sched_yield", sched_yield)
+    assert turns(Pump(lambda: True, Clock(1)), pipe[0]) == 0
+    assert yields == 5
+
+
+def test_it_sleeps_when_none_comes(pipe: tuple[int, int]) -> None:
+    clock = Clock(1000)
+    assert turns(Pump(lambda: True, clock), pipe[0]) == 1
+    assert AWAKE_NS <= clock.now < 2 * AWAKE_NS
+
+
+def test_p1_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"x")
+    assert turns(Pump(lambda: False, Clock(1)), pipe[0]) == 1
+
+
+def test_p2_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"x")
+    clock = Clock(1)
+    pump = Pump(lambda: True, clock)
+    assert turns(pump, pipe[0]) == 0
+    clock.now += TURN_NS
+    assert turns(pump, pipe[0]) == 1
+
+
+async def test_others_run_however_fast_requests_come(pipe: tuple[int, int], nursery: trio.Nursery) -> None:
+    os.write(pipe[1], b"x")
+    pump = Pump(lambda: True, Clock(TURN_NS // 10))
+    ran = 0
+
+    async def other() -> None:
+        nonlocal ran
+        while True:
+            ran += 1
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(other)
+    await trio.lowlevel.checkpoint()
+    before = ran
+    for _ in range(200):
+        await pump.wait_readable(pipe[0])
+    assert ran - before >= 10
+    nursery.cancel_scope.cancel()
+
+
+async def test_waiting_asleep(pipe: tuple[int, int], nursery: trio.Nursery) -> None:
+    pump = Pump(lambda: True)
+    done = trio.Event()
+
+    async def wait() -> None:
+        await pump.wait_readable(pipe[0])
+        done.set()
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not done.is_set()
+    os.write(pipe[1], b"x")
+    await done.wait()
+
+
+async def test_the_end_of_the_session_wakes_it(pipe: tuple[int, int], nursery: trio.Nursery) -> None:
+    pump = Pump(lambda: True)
+    closed = trio.Event()
+
+    async def wait() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await pump.wait_readable(pipe[0])
+        closed.set()
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    pump.notify_closing(pipe[0])
+    await closed.wait()
+
+
+async def test_the_lock_goes_from_one_to_the_next_in_order(nursery: trio.Nursery) -> None:
+    lock = ReadLock()
+    order: list[int] = []
+
+    async def hold(number: int) -> None:
+        async with lock:
+            order.append(number)
+            await trio.lowlevel.checkpoint()
+            assert order[-1] == number, "nobody else came in"
+
+    async with lock:
+        for number in range(5):
+            nursery.start_soon(hold, number)
+            await trio.testing.wait_all_tasks_blocked()
+        assert order == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert order == [0, 1, 2, 3, 4]
+    async with lock:
+        pass
+
+
+async def test_a_cancelled_wait_for_the_lock_is_forgotten() -> None:
+    lock = ReadLock()
+    async with lock:
+        with trio.move_on_after(0) as scope:
+            async with lock:
+                pytest.fail("it is taken")
+        assert scope.cancelled_caught
+    async with lock:
+        pass
+
+
+def test_a_free_lock_takes_no_turn() -> None:
+    coroutine = ReadLock().__aenter__()
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+def test_pyfuse3_uses_it_and_gets_trio_back() -> None:
+    """If this fails pyfuse3 has changed what it takes from trio."""
+    undo = install(lambda: True)
+    ours = vars(pyfuse3)["trio"]
+    assert ours.Lock is ReadLock
+    assert ours.open_nursery is trio.open_nursery
+    assert ours.ClosedResourceError is trio.ClosedResourceError
+    assert isinstance(ours.lowlevel, Pump)
+    assert ours.lowlevel.current_task is trio.lowlevel.current_task
+    undo()
+    assert vars(pyfuse3)["trio"] is trio
