@@ -45,7 +45,7 @@ class Store:
         opener: Callable[[str, bool], StoreFile],
         report: Callable[[str], None],
     ) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)
         self.writable = log is not None
         self.log = log
         self.file = file

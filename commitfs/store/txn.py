@@ -62,11 +62,14 @@ class _Surplus:
         waiting = self._placed - self._written
         if waiting:
             self._write(-(-waiting // STAGE_ALIGN) * STAGE_ALIGN)
+        file = self._log.file
         try:
-            self._log.file.sync_stage()
+            file.sync_stage()
         except OSError as error:
             self._log.latch(error)
             raise
+        if self._end > self._written:
+            file.punch(self._written, self._end - self._written)
 
     def abort(self) -> None:
         self._forget()
