@@ -136,23 +136,83 @@ async def test_the_end_of_the_session_wakes_it(pipe: tuple[int, int], nursery: t
     await closed.wait()
 
 
-async def test_the_lock_goes_from_one_to_the_next_in_order(nursery: trio.Nursery) -> None:
+async def test_one_at_a_time_and_everybody_in_the_end(nursery: trio.Nursery) -> None:
     lock = ReadLock()
-    order: list[int] = []
+    inside: list[int] = []
+    done: list[int] = []
 
     async def hold(number: int) -> None:
         async with lock:
-            order.append(number)
+            inside.append(number)
             await trio.lowlevel.checkpoint()
-            assert order[-1] == number, "nobody else came in"
+            assert inside == [number]
+            inside.remove(number)
+        done.append(number)
 
     async with lock:
         for number in range(5):
             nursery.start_soon(hold, number)
-            await trio.testing.wait_all_tasks_blocked()
-        assert order == []
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
     await trio.testing.wait_all_tasks_blocked()
-    assert order == [0, 1, 2, 3, 4]
+    assert sorted(done) == [0, 1, 2, 3, 4]
+
+
+async def test_who_is_back_at_once_has_it_again(nursery: trio.Nursery) -> None:
+    """A handler that waits for nothing costs no turn of the loop, and nobody is woken twice for it."""
+    lock = ReadLock()
+    got = trio.Event()
+
+    async def other() -> None:
+        async with lock:
+            got.set()
+
+    async with lock:
+        nursery.start_soon(other)
+        await trio.testing.wait_all_tasks_blocked()
+    for _ in range(100):
+        async with lock:
+            pass
+    assert not got.is_set()
+    await got.wait()
+
+
+async def test_a_handler_that_waits_lets_the_next_one_in(nursery: trio.Nursery) -> None:
+    lock = ReadLock()
+    log: list[str] = []
+
+    async def worker(name: str) -> None:
+        for _ in range(3):
+            async with lock:
+                log.append(name)
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.001)
+
+    nursery.start_soon(worker, "a")
+    nursery.start_soon(worker, "b")
+    await trio.sleep(0.2)
+    assert sorted(log) == ["a"] * 3 + ["b"] * 3
+
+
+async def test_someone_woken_and_cancelled_at_once_loses_nothing(nursery: trio.Nursery) -> None:
+    lock = ReadLock()
+    first, second = trio.CancelScope(), trio.CancelScope()
+    got: list[trio.CancelScope] = []
+
+    async def waiting(scope: trio.CancelScope) -> None:
+        with scope:
+            async with lock:
+                got.append(scope)
+                await trio.lowlevel.checkpoint()
+
+    async with lock:
+        nursery.start_soon(waiting, first)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(waiting, second)
+        await trio.testing.wait_all_tasks_blocked()
+    first.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert got[-1] is second
     async with lock:
         pass
 
