@@ -179,19 +179,22 @@ async def test_who_is_back_at_once_has_it_again(nursery: trio.Nursery) -> None:
 
 async def test_a_handler_that_waits_lets_the_next_one_in(nursery: trio.Nursery) -> None:
     lock = ReadLock()
-    log: list[str] = []
+    second_is_in = trio.Event()
 
-    async def worker(name: str) -> None:
-        for _ in range(3):
-            async with lock:
-                log.append(name)
-                await trio.lowlevel.checkpoint()
-            await trio.testing.wait_all_tasks_blocked(0.001)
+    async def first() -> None:
+        async with lock:
+            pass
+        await second_is_in.wait()
 
-    nursery.start_soon(worker, "a")
-    nursery.start_soon(worker, "b")
-    await trio.sleep(0.2)
-    assert sorted(log) == ["a"] * 3 + ["b"] * 3
+    async def second() -> None:
+        async with lock:
+            second_is_in.set()
+
+    async with lock:
+        nursery.start_soon(first)
+        nursery.start_soon(second)
+        await trio.testing.wait_all_tasks_blocked()
+    await second_is_in.wait()
 
 
 async def test_someone_woken_and_cancelled_at_once_loses_nothing(nursery: trio.Nursery) -> None:
