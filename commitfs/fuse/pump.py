@@ -10,9 +10,9 @@ pyfuse3 looks up all it uses of trio in its own module, so that pyfuse3.asyncio 
 there; `install` does the same.
 
 Rules that keep others alive:
-  P1  Awake only while no handler waits for anything (`idle`): else whatever it waits for comes first.
-  P2  Not longer than TURN_NS without a turn of the event loop, however fast requests come.
-  P3  Each look gives the processor away, should somebody be waiting for it.
+  F3  Awake only while no handler waits for anything (`idle`): else whatever it waits for comes first.
+  F4  Not longer than TURN_NS without a turn of the event loop, however fast requests come.
+  F5  Each look gives the processor away, should somebody be waiting for it.
 """
 
 import os

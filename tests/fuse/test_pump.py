@@ -1,4 +1,4 @@
-"""Waiting for requests: awake for a moment, never at the cost of others (P1 to P3 of fuse/pump.py)."""
+"""Waiting for requests: awake for a moment, never at the cost of others (F3 to F5)."""
 
 import os
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_a_request_that_is_there_is_taken_at_once(pipe: tuple[int, int]) -> None
 
 
 def test_a_request_that_comes_while_awake(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: each look in vain gives the processor away."""
+    """F5: each look in vain gives the processor away."""
     yields = 0
 
     def sched_yield() -> None:
@@ -72,12 +72,12 @@ def test_it_sleeps_when_none_comes(pipe: tuple[int, int]) -> None:
     assert AWAKE_NS <= clock.now < 2 * AWAKE_NS
 
 
-def test_p1_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
+def test_f3_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     assert turns(Pump(lambda: False, Clock(1)), pipe[0]) == 1
 
 
-def test_p2_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
+def test_f4_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     clock = Clock(1)
     pump = Pump(lambda: True, clock)
