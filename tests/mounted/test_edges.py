@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mounted
 
 
 def test_a_path_longer_than_any_call_can_name(fs: Mount) -> None:
-    """There are no paths in the daemon: 40 folders of 200 bytes each, live, in history, in the log."""
+    """There are no paths in the daemon: 40 folders of 200 bytes each, live and in history."""
     name = "n" * 200
     here = os.open(fs.path, os.O_RDONLY)
     for _ in range(40):
@@ -32,8 +32,8 @@ def test_a_path_longer_than_any_call_can_name(fs: Mount) -> None:
         assert fs.sh("find . | wc -l", cwd=root) == "42\n", view
         script = f"for i in {{1..40}}; do cd -P {name} 2>/dev/null || cd {name}; done; cat f"
         assert fs.sh(script, cwd=root) == "deep", view
-    changes = [change for line in fs.log() for change in line["changes"]]
-    assert "/".join([name] * 40 + ["f"]) in [change["path"].strip("/") for change in changes]
+    # Facts are short: a path that does not fit is left out, and that is said.
+    assert [line["id"] for line in fs.log() if not line["changes_complete"]] == [fs.latest()]
     fs.check()
     fs.sh(f"rm -r {name}")
     assert os.listdir(fs.newest()) == []
@@ -121,7 +121,7 @@ def test_a_shell_whose_folder_is_removed(fs: Mount) -> None:
     printed = fs.sh(
         "mkdir d; cd d; rmdir ../d; ls -a; echo x > f || echo refused; cd ..; ls 2>&1", check=False
     )
-    assert printed == "refused\n" or printed.startswith("refused")
+    assert printed.startswith("refused\n")
 
 
 def test_many_open_files(fs: Mount) -> None:
@@ -195,7 +195,8 @@ names = [name for name, _ in places]
 os.unlink(names[10])
 for at in (0, 1, 2, 11, 1500, 2999, 3001):
     libc.seekdir(ctypes.c_void_p(stream), ctypes.c_long(places[at][1]))
-    assert rest(stream) == [name for name in names[at + 1 :] if name != names[10] or at < 0] or at < 10, at
+    # What the stream holds in memory may still have the name that is gone.
+    assert [n for n in rest(stream) if n != names[10]] == [n for n in names[at + 1 :] if n != names[10]], at
 print(len(names), len(set(names)))
 """
     assert fs.sh(f"python3 - <<'END'\n{script}\nEND") == "3002 3002\n"
