@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from commitfs.format.record import Record
     from commitfs.store.store import Store
 
@@ -32,31 +30,12 @@ def log(store: str, path: str | None, count: int | None, as_json: bool) -> None:
 
     wanted = b"" if path is None else tree_path(path)
     with reading(store) as opened:
-        commits = changes_of(opened, wanted) if wanted else newest_first(opened)
+        commits = changes_of(opened, wanted) if wanted else opened.records()
         for record in islice(commits, count):
             if as_json:
                 put_json(fields(opened, record))
             else:
                 put(_line(opened, record))
-
-
-def newest_first(store: Store) -> Iterator[Record]:
-    """All commits; damage to one record is reported and hides only that one."""
-    from commitfs.cli.output import complain
-    from commitfs.errors import CorruptError
-
-    if store.head is None:
-        return
-    at = int(store.head.id)
-    while at >= store.oldest_id:
-        try:
-            for record in store.records(at):
-                at = int(record.id) - 1
-                yield record
-            return
-        except CorruptError as exc:
-            complain(f"commit {at}: {exc}")
-            at -= 1
 
 
 def _line(store: Store, record: Record) -> str:

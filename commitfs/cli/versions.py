@@ -100,14 +100,15 @@ def _below(store: Store, directory: int, newest: int, since: int) -> Iterator[Re
     Their trees are compared, which reads only what differs: facts may be incomplete, and name a file
     with several links by one of them.
     """
-    tree = None
+    after: Record | None = None
+    tree = store.tree(None)
     for record in store.records(newest):
+        before = store.tree(record)
+        if after is not None and _differs_below(store, before, tree, directory):
+            yield after
         if record.id <= since:
             return
-        before = store.tree(store.record(int(record.id) - 1))
-        if _differs_below(store, before, tree or store.tree(record), directory):
-            yield record
-        tree = before
+        after, tree = record, before
 
 
 def _differs_below(store: Store, before: Tree, after: Tree, directory: int) -> bool:

@@ -31,7 +31,7 @@ SMALL_BYTES: Final = 256 << 10
 _TRY_EVERY: Final = 32
 
 
-class _Pace:
+class Pace:
     """How long small groups take, inline and beside, and which it shall be next."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class GroupCommitter:
         self._log: Log = store.log
         self._file = store.file
         self._inline = inline
-        self._pace = _Pace()
+        self._pace = Pace()
         self._leading = False
         self._waiting = ParkingLot()
         self._chores = trio.Event()
@@ -171,4 +171,4 @@ class GroupCommitter:
             log.written(group)
 
 
-__all__ = ["GroupCommitter"]
+__all__ = ["GroupCommitter", "Pace"]

@@ -110,8 +110,7 @@ def _slots(file: StoreFile) -> list[Slot | Unreadable]:
 
 
 def _start(file: StoreFile, path: str, report: Report) -> Found:
-    size = file.size()
-    if size == 0:
+    if file.size() == 0:
         raise FormatError(f"{path} is empty, not a store")
     slots = _slots(file)
     for at, seen in enumerate(slots):
@@ -123,6 +122,7 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     if Unreadable.NEWER in slots:
         raise FormatError(f"{path} is of a newer format: it takes a newer version of commitfs")
     end = slot.head.end if slot.head is not None else LOG_START
+    size = file.size()  # after the slots: a writer may be at work
     if size < end:
         raise CorruptError(f"{path} is truncated: it has {size} bytes of at least {end}")
     if slot.head is None:
@@ -185,7 +185,7 @@ def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
         window = file.pread(asked, base)
         want, passed = records.walk(window, base, state, native.crc32c)
         yield from passed
-        if state.offset == base and want > len(window) < asked:
+        if state.offset == base and len(window) < asked:
             return  # the file ends within the record
 
 
@@ -196,6 +196,7 @@ def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple
         state.offset, state.store, state.session, state.chain, state.commit_id, state.commit_offset
     )
     flags = 0
+    raw = b""
     want = RECORD_SIZE
     while want:
         base = at.offset
@@ -204,17 +205,14 @@ def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple
         result = native.walk(data, base, at)
         flags |= result.unknown_flags
         want = result.need
-        if at.offset == base and want > len(data) < asked:
+        if result.commits:
+            raw = data[at.commit_offset - base :][:RECORD_SIZE]
+        if at.offset == base and len(data) < asked:
             break  # the file ends within the record
-    passed = at.commit_offset != state.commit_offset
     state.offset, state.session, state.chain = at.offset, at.session, at.chain
     state.commit_id, state.commit_offset = at.commit_id, at.commit_offset
-    if not passed:
-        return None, flags
-    head = parse(file.pread(RECORD_SIZE, state.commit_offset), native.crc32c)
-    if head is None:
-        raise CorruptError(f"the record of commit {state.commit_id}", state.commit_offset)
-    return head.confirm(offset=state.commit_offset, store=state.store, id=state.commit_id), flags
+    head = parse(raw, native.crc32c)
+    return (Record._make(head) if head is not None else None), flags
 
 
 def _walk_on(file: StoreFile, found: Found) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from commitfs.errors import CorruptError
+from commitfs.errors import CorruptError, NotFoundError
 from commitfs.format.extent import UNIT, Extent, decode_extent
 from commitfs.format.inode import (
     Blob,
@@ -69,16 +69,26 @@ def check_trees(
         return
     units = Seen() if data else None
     newest = int(store.head.id)
+    last: Record | None = None
     for commit in range(int(store.oldest_id), newest + 1):
         if progress is not None:
             progress(commit, newest)
         try:
             record = store.record(commit)
-            parent = store.record(record.parent_id) if record.parent else None
         except CorruptError as exc:
             yield Finding(Severity.DAMAGE, commit, exc.offset, b"", f"its record cannot be read: {exc}")
             continue
+        parent = last if last is not None and last.id == record.parent_id else _parent(store, record)
         yield from _CommitCheck(store, record, parent, units).run()
+        last = record
+
+
+def _parent(store: Store, record: Record) -> Record | None:
+    """The parent, None where there is none, where it is not in this log, and where it is damaged."""
+    try:
+        return store.record(record.parent_id) if record.parent else None
+    except (CorruptError, NotFoundError):
+        return None
 
 
 class _CommitCheck:
@@ -90,8 +100,8 @@ class _CommitCheck:
         self.tree = store.tree(record)
         self.before = store.tree(parent)
         self.units = units
-        self.whole = True
-        """The comparison with the parent saw everything, so that counts mean something."""
+        self.whole = parent is not None or not record.parent_id
+        """The comparison with the parent sees everything, so that counts mean something."""
 
     def run(self) -> Iterator[Finding]:
         if self.tree.root == self.before.root == NO_ROOT:

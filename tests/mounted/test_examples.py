@@ -73,10 +73,3 @@ def test_try(tmp_path: Path) -> None:
         if done.returncode != 0:
             subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []

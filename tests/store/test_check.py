@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from commitfs.format.record import LOG_START, RECORD_SIZE, Record, pack
-from commitfs.format.slot import SLOT_OFFSETS
+from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
 from commitfs.native import crc32c
 from commitfs.store.check import Finding, Seen, Severity, check_store
 from commitfs.store.puretre2 import EarlierWriter
@@ -246,3 +246,35 @@ def test_seen_tells_pairs_apart() -> None:
     assert seen.add(100 + (1 << 40), 1)
     assert not seen.add(100, 1)
     assert not seen.add(100 + (1 << 40), 1)
+
+
+def test_damage_is_never_taken_for_a_torn_end(damaged: Damaged) -> None:
+    """Of commits no slot names yet, all but the last group can be told from a torn end: a writer
+    opens such a store for reading only, and cuts nothing off."""
+    with short_tail():
+        load = Load.on(damaged.path, seed=54)
+        for number in range(20):
+            load.flush(*[load.place((200,)) for _ in range(1 + number % 2)])
+        head = load.store.head
+        assert head is not None
+        named = max(slot.head.id for slot in slots_of(load.disk) if slot.head is not None)
+        group = [record for record in load.store.records() if record.synced == head.synced]
+        assert named + 3 < head.id
+        tried = 0
+        for commit in range(named + 1, head.id + 1 - len(group)):
+            record = load.store.record(commit)
+            for place in range(record.offset, record.bytes_offset + record.length, 37):
+                image = bytearray(load.disk.cache)
+                image[place] ^= 1 << place % 8
+                disk = MemoryDisk(image)
+                store = Store.open(str(damaged.path), writable=True, opener=memory_opener(disk))
+                assert not store.writable, f"commit {commit}, the byte at {place}"
+                store.close()
+                assert disk.cache == image
+                tried += 1
+        assert tried > 100
+
+
+def slots_of(disk: MemoryDisk) -> list[Slot]:
+    slots = [parse_slot(disk.cache[at : at + SLOT_SIZE], crc32c) for at in SLOT_OFFSETS]
+    return [slot for slot in slots if isinstance(slot, Slot)]

@@ -12,7 +12,7 @@ import trio.testing
 
 from commitfs.errors import ReadOnlyError
 from commitfs.format.node import NO_ROOT
-from commitfs.store.committer import GroupCommitter
+from commitfs.store.committer import GroupCommitter, Pace
 from commitfs.store.file import WriteFailed
 from commitfs.store.store import Store
 from commitfs.types import Buffer
@@ -343,3 +343,43 @@ async def test_a_reader_has_no_committer() -> None:
     commit(open_store(disk, writable=True))
     with pytest.raises(ReadOnlyError):
         GroupCommitter(open_store(disk))
+
+
+class TestPace:
+    def chosen(self, inline: float, beside: float, rounds: int = 640) -> float:
+        """The share of groups written inline on a device where that takes `inline` seconds."""
+        pace = Pace()
+        count = 0
+        for _ in range(rounds):
+            chose = pace.choose_inline()
+            pace.took(chose, inline if chose else beside)
+            count += chose
+        return count / rounds
+
+    def test_takes_what_is_quicker_and_goes_on_trying(self) -> None:
+        assert self.chosen(130e-6, 180e-6) > 0.9
+        assert 0.01 < self.chosen(800e-6, 200e-6) < 0.1
+        assert 0.01 < self.chosen(300e-6, 200e-6) < 0.1
+
+    def test_never_stalls_the_loop_on_a_slow_device(self) -> None:
+        assert self.chosen(2.4e-3, 2.5e-3) == 0
+
+    def test_one_stall_does_not_decide(self) -> None:
+        pace = Pace()
+        for _ in range(100):
+            chose = pace.choose_inline()
+            pace.took(chose, 130e-6 if chose else 180e-6)
+        pace.took(True, 0.05)
+        assert any(pace.choose_inline() for _ in range(2))
+
+    def test_notices_that_the_device_has_become_slow(self) -> None:
+        pace = Pace()
+        for _ in range(100):
+            chose = pace.choose_inline()
+            pace.took(chose, 130e-6 if chose else 180e-6)
+        late = 0
+        for _ in range(320):
+            chose = pace.choose_inline()
+            pace.took(chose, 5e-3)
+            late += chose
+        assert late < 10

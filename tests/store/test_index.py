@@ -162,6 +162,20 @@ def test_no_damage_hides_what_is_older(disk: MemoryDisk, places: list[int]) -> N
             hurt.record(commit_id)
 
 
+@pytest.mark.parametrize("size", [0, 100, 262_000, 262_144, 700_000])
+def test_what_lies_below_damage_is_found_over_any_distance(size: int) -> None:
+    made = stores.disk()
+    writer = open_store(made, writable=True)
+    for n in range(8):
+        queue(writer, bytes([n]) * size)
+    writer.close()
+    flip(made, writer.record(4).offset + 5)
+    flip(made, writer.record(7).offset + 5)
+    store = open_store(made)
+    assert [record.id for record in store.records()] == [8, 6, 5, 3, 2, 1]
+    assert [store.record(n).id for n in (6, 5, 3, 2, 1)] == [6, 5, 3, 2, 1]
+
+
 def test_damage_of_the_oldest_ends_the_history(disk: MemoryDisk) -> None:
     copy = MemoryDisk(disk.cache)
     flip(copy, 8192)

@@ -34,6 +34,28 @@ def crashed(count: int) -> tuple[MemoryDisk, list[int]]:
     return disk, [commit(store, b"%04d" % n * 30).end for n in range(count)]
 
 
+@pytest.mark.parametrize("align", [8, 4096])
+@pytest.mark.parametrize("size", [0, 1, 65_407, 65_408, 65_409, 65_536, 131_072, 1 << 20, 5 << 20])
+def test_commits_of_any_size_are_found(align: int, size: int) -> None:
+    for before in (0, 1, 17):
+        disk = stores.disk(align)
+        store = open_store(disk, writable=True)
+        for _ in range(before):
+            commit(store, b"small")
+        made = [commit(store, bytes([n]) * size) for n in range(3)]
+        reader = open_store(disk)
+        assert list(reader.records())[:3] == made[::-1]
+        store = open_store(disk, writable=True)
+        assert store.head == made[-1]
+        assert store.writable
+        made.append(commit(store, b"after" * size))
+        assert reader.refresh()
+        assert reader.head == made[-1]
+        for slot in SLOT_OFFSETS:
+            flip(disk, slot + 300)
+        assert open_store(disk).head == made[-1]
+
+
 class TestTornEnd:
     def test_at_every_byte(self) -> None:
         disk, ends = crashed(3)
@@ -194,6 +216,39 @@ class TestDamage:
                 assert not store.refresh()
                 store.close()
                 assert hurt.cache == before
+
+    @pytest.mark.parametrize("beside", range(-136, 17, 8))
+    def test_is_seen_wherever_the_survivor_lies(self, beside: int) -> None:
+        # The survivor's record near the end of the first piece that is looked through.
+        disk = stores.disk()
+        store = open_store(disk, writable=True)
+        first = commit(store)
+        hurt = commit(store, bytes((1 << 20) + beside - RECORD_SIZE))
+        last = commit(store, b"last")
+        assert last.offset == first.end + (1 << 20) + beside
+        flip(disk, hurt.offset + 60)
+        store = open_store(disk, writable=True)
+        assert not store.writable
+        assert store.head == last
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_of_any_byte_that_is_not_the_last_commits(self, seed: int) -> None:
+        random_ = random.Random(seed)
+        disk = stores.disk()
+        store = open_store(disk, writable=True)
+        made = [commit(store, random_.randbytes(random_.randrange(1, 250_000))) for _ in range(15)]
+        hurt = random_.choice(made[:-1])
+        within = random_.choice((RECORD_SIZE, RECORD_SIZE + hurt.length))
+        flip(disk, hurt.offset + random_.randrange(within), random_.randrange(8))
+        before = bytes(disk.cache)
+        store = open_store(disk, writable=True)
+        assert not store.writable
+        assert store.head == made[-1]
+        assert [record for record in store.records() if record != hurt] == [
+            r for r in made[::-1] if r != hurt
+        ]
+        store.close()
+        assert disk.cache == before
 
     def test_in_two_places(self) -> None:
         disk, ends = crashed(15)

@@ -13,7 +13,7 @@ from commitfs.native import crc32c
 from commitfs.store.store import Store, new_image
 from commitfs.store.txn import BYTES_LIMIT
 from tests.support import stores
-from tests.support.memory_file import MemoryDisk
+from tests.support.memory_file import MemoryDisk, MemoryFile
 from tests.support.stores import commit, filled, ids, open_store, queue
 
 
@@ -300,6 +300,28 @@ class TestReader:
         made = commit(open_store(disk, writable=True), b"made")
         assert reader.refresh()
         assert reader.head == made != lost
+
+    def test_opens_while_a_writer_is_at_work(self) -> None:
+        disk = stores.disk()
+        writer = open_store(disk, writable=True)
+
+        class Racing(MemoryFile):
+            """Between any two looks at the file the writer has gone on, at first."""
+
+            looks = 0
+
+            def pread(self, length: int, offset: int) -> bytes:
+                self.looks += 1
+                for _ in range(20 if self.looks < 8 else 0):
+                    commit(writer, bytes(100_000))
+                return super().pread(length, offset)
+
+        for _ in range(2):
+            before = writer.durable_id
+            reader = Store.open("memory", opener=lambda _path, writable: Racing(disk, writable=writable))
+            assert reader.durable_id > before
+            reader.refresh()
+            assert reader.head == writer.head
 
     def test_notices_a_replaced_file(self, tmp_path: Path) -> None:
         path, other = tmp_path / "s.db", tmp_path / "other.db"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from commitfs.format.extent import Extent, encode_extent
 from commitfs.format.inode import Blob, Dentry, Inode, encode_dentry, encode_inode, encode_xattr
@@ -19,9 +20,10 @@ from commitfs.format.keys import (
     xattr_key,
 )
 from commitfs.native import crc32c
-from commitfs.store.check import Finding
+from commitfs.store.check import Finding, Severity, check_store
 from commitfs.store.store import Store
 from commitfs.vfs.check import check_trees
+from tests.torture.vfs_model import Walk
 
 DIR, FILE, LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
 D, F, S, E = 256, 257, 258, 512
@@ -246,7 +248,69 @@ def test_damage_in_one_commit_hides_nothing_of_others(world: World, tmp_path: Pa
     assert any(f.commit == 3 for f in found)
 
 
+def test_a_commit_whose_parent_is_damaged_is_checked_by_itself(world: World, tmp_path: Path) -> None:
+    world.inode(D, nlink=2, mtime_ns=5)
+    world.commit()
+    world.inode(E, size=7)
+    wrong_kind(world)
+    world.commit()
+    parent = world.store.record(3)
+    world.store.close()
+    path = tmp_path / "store"
+    image = bytearray(path.read_bytes())
+    image[parent.offset + 9] ^= 0xFF
+    path.write_bytes(image)
+    world.store = Store.open(str(path))
+    found = world.findings()
+    assert [f.commit for f in found if "record cannot be read" in f.message] == [3]
+    assert any(f.commit == 4 and "is of another type" in f.message for f in found)
+    assert not any("says it has 7" in f.message for f in found)  # counts need the parent
+
+
 def test_progress_is_told(world: World) -> None:
     told: list[tuple[int, int]] = []
     list(check_trees(world.store, progress=lambda done, total: told.append((done, total))))
     assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_what_the_vfs_commits_is_sound(tmp_path: Path, seed: int) -> None:
+    """All kinds of operations in random order, unmounts in between."""
+    path = tmp_path / "store"
+    walk = Walk(seed)
+    trio.run(walk.run, path, 250, 50)
+    store = Store.open(path)
+    assert store.head is not None
+    assert store.head.id > 40
+    assert list(check_store(store)) == []
+    assert list(check_trees(store)) == []
+    store.close()
+
+
+def test_no_damaged_byte_goes_unseen(tmp_path: Path) -> None:
+    """P7: a bit is turned at each place in turn, up to the published end.  What is not found must be a
+    byte that means nothing: one that fills up a slot's page or a stage."""
+    path = tmp_path / "store"
+    walk = Walk(104)
+    trio.run(walk.run, path, 60, 60)
+    store = Store.open(path)
+    end = int(store.published_end)
+    records = list(store.records())
+    store.close()
+    image = path.read_bytes()
+    meaning = [(0, 512), (4096, 4608)] + [(r.offset, r.bytes_offset + r.length) for r in records]
+    copy = tmp_path / "copy"
+    checked = 0
+    for lo, hi in meaning:
+        for place in range(lo, min(hi, end), max((hi - lo) // 9, 1)):
+            damaged = bytearray(image)
+            damaged[place] ^= 1 << place % 8
+            copy.write_bytes(damaged)
+            store = Store.open(copy)
+            found = list(check_store(store))
+            store.close()
+            assert found, f"the byte at {place}"
+            if place >= 8192:
+                assert Severity.DAMAGE in {f.severity for f in found}, f"the byte at {place}"
+            checked += 1
+    assert checked > 100
