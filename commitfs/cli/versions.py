@@ -45,29 +45,36 @@ class State(NamedTuple):
 
 
 def changes_of(store: Store, path: bytes) -> Iterator[Record]:
-    """Commits that changed `path` (relative, not empty), newest first.  Symlinks are not followed."""
-    if store.head is None:
-        return
+    """Commits that changed `path` (relative, not empty), newest first.  Symlinks are not followed.
+
+    A commit whose record is damaged is left out; the store reports it.
+    """
     parts = path.split(b"/")
     record = store.head
-    oldest = int(store.oldest_id)
-    state = state_at(store.tree(record), parts)
-    while True:
-        since = max(state.changed, oldest)
+    while record is not None:
+        state = state_at(store.tree(record), parts)
+        since = min(max(state.changed, int(store.oldest_id)), int(record.id))
         if state.is_dir:
             yield from _below(store, state.ino, int(record.id), since)
-        if state.changed < oldest:
+        if state.changed == 0:
             return
-        record = store.record(since)
-        if since == oldest:
-            if state.ino:
-                yield record
-            return
-        before = store.record(since - 1)
-        earlier = state_at(store.tree(before), parts)
-        if state.ino or earlier.ino:
-            yield record
-        record, state = before, earlier
+        changed = _at_or_before(store, since)
+        before = _at_or_before(store, since - 1)
+        if changed is not None and changed.id == since:
+            earlier = state_at(store.tree(before), parts)
+            if state.ino or earlier.ino:
+                yield changed
+        record = before
+
+
+def _at_or_before(store: Store, commit: int) -> Record | None:
+    """The newest commit up to an id whose record can be read."""
+    for number in range(commit, int(store.oldest_id) - 1, -1):
+        try:
+            return store.record(number)
+        except CorruptError:
+            continue
+    return None
 
 
 def state_at(tree: Tree, parts: list[bytes]) -> State:

@@ -135,9 +135,11 @@ def seal(
     record: Record, *, session: int, flags: int, synced: int, chain: int, checksum: Checksum
 ) -> tuple[Record, bytes]:
     """The placed record completed for its write, and its bytes."""
-    sealed = record._replace(session=session, flags=flags, synced=synced, chain=chain, crc=0)
-    data, crc = pack(sealed, checksum)
-    return Record._make((*sealed[:-1], crc)), data
+    kind, _, offset, id_, store, _, length, bytes_crc, _, *rest = record[:18]
+    values = (kind, flags, offset, id_, store, session, length, bytes_crc, synced, *rest)
+    body = _BODY.pack(MAGIC, VERSION, *values, 0, chain)
+    crc = checksum(body)
+    return Record._make((*values, chain, crc)), body + crc.to_bytes(4, "little")
 
 
 def skip_id(commit_id: int) -> int:

@@ -171,12 +171,20 @@ class RealFile:
         with self._others_lock:
             fd = self._others.get(purpose)
             if fd is None:
-                fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | flags)
-                if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
-                    os.close(fd)
-                    raise OSError(errno.ESTALE, f"{self.path} is another file by now")
+                fd = self._open_again(os.O_WRONLY | os.O_CLOEXEC | flags)
                 self._others[purpose] = fd
         return fd
+
+    def _open_again(self, flags: int) -> int:
+        """Not by its path where that can be had: it may have been renamed, or be mounted over."""
+        try:
+            return os.open(f"/proc/self/fd/{self._fd}", flags)
+        except FileNotFoundError:  # no /proc
+            fd = os.open(self.path, flags)
+            if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+                os.close(fd)
+                raise OSError(errno.ESTALE, f"{self.path} is another file by now") from None
+            return fd
 
     def pread(self, length: int, offset: int) -> bytes:
         data = os.pread(self._fd, length, offset)
@@ -333,7 +341,7 @@ def open_file(path: str, writable: bool) -> RealFile:
     except BaseException:
         os.close(fd)
         raise
-    return RealFile(path, fd, writable=writable)
+    return RealFile(os.path.abspath(path), fd, writable=writable)
 
 
 __all__ = [

@@ -13,6 +13,38 @@ _CACHED: Final = 4096
 _WINDOW: Final = 256 << 10
 
 
+class Skips:
+    """The newest commit, its skip target, that one's, and so on: id, and offset or 0 where that commit
+    is not in this log or could not be read.
+
+    The next commit points at the third of them if the first two steps are equally long, else at the
+    first (`skip_id`), and so needs no reading.
+    """
+
+    def __init__(self, chain: list[tuple[int, int]]) -> None:
+        self._chain = chain[::-1]
+        """Newest last."""
+        self._leap = False
+
+    def next(self) -> int:
+        """Offset that the next commit's skip pointer holds; 0: none."""
+        chain = self._chain
+        self._leap = False
+        if len(chain) > 1:
+            newest, second = chain[-1][0], chain[-2][0]
+            third, offset = chain[-3] if len(chain) > 2 else (0, 0)
+            if newest - second == second - third:
+                self._leap = True
+                return offset
+        return chain[-1][1] if chain else 0
+
+    def placed(self, commit_id: int, offset: int) -> None:
+        """The next commit was placed, with the skip pointer just given."""
+        if self._leap:
+            del self._chain[-2:]
+        self._chain.append((commit_id, offset))
+
+
 class Index:
     """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet;
     `report` is told, once for each place, what is damaged and was passed by."""
@@ -69,15 +101,19 @@ class Index:
         """The commit the skip pointer leads to."""
         return self.at(record.skip, skip_id(record.id)) if record.skip else None
 
-    def skip_of_next(self, head: Record) -> int:
-        """Offset the skip pointer of the commit after `head` holds, 0: none in this log."""
-        before = skip_id(head.id)
-        target = skip_id(head.id + 1)
-        if target == head.id:
-            return head.offset
-        if not target or not head.skip:
-            return 0
-        return self.at(head.skip, before).skip
+    def skips_from(self, head: Record | None) -> Skips:
+        """What a writer needs to give the commits after `head` their skip pointers: O(log n) reads."""
+        chain = []
+        record = head
+        commit_id = head.id if head is not None else 0
+        while commit_id:
+            chain.append((commit_id, record.offset if record is not None else 0))
+            commit_id = skip_id(commit_id)
+            try:
+                record = self.skipped(record) if record is not None else None
+            except CorruptError:
+                record = None  # searches will pass here along prev, one commit at a time
+        return Skips(chain)
 
     def by_id(self, head: Record, commit_id: int) -> Record:
         """The commit `commit_id`, not newer than `head`; NotFoundError, CorruptError."""
@@ -156,4 +192,4 @@ class Index:
         return None
 
 
-__all__ = ["Index"]
+__all__ = ["Index", "Skips"]

@@ -12,7 +12,7 @@ from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Record, WalkS
 from commitfs.format.slot import ALIGNMENTS, SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot
 from commitfs.store.file import STAGE_ALIGN, StoreFile, open_file
 from commitfs.store.heads import Heads
-from commitfs.store.index import Index
+from commitfs.store.index import Index, Skips
 from commitfs.store.log import Entry, Log, Ticket, draw_number
 from commitfs.store.nodes import Nodes
 from commitfs.store.recover import Found, follow, look, recover
@@ -45,7 +45,7 @@ class Store:
         opener: Callable[[str, bool], StoreFile],
         report: Callable[[str], None],
     ) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)
         self.writable = log is not None
         self.log = log
         self.file = file
@@ -53,6 +53,7 @@ class Store:
         self._report = report
         self._superseded: list[StoreFile] = []
         self._refused: Exception | None = None
+        self._skips: Skips | None = None
         self._adopt_found(found)
 
     def _adopt_found(self, found: Found) -> None:
@@ -310,19 +311,14 @@ class Store:
         log = self._writer()
         if log.open:
             raise RuntimeError("another commit is begun and not finished")
-        skip = 0
-        head = log.head
-        if head is not None:
-            try:
-                skip = self._index.skip_of_next(head)
-            except CorruptError:
-                skip = 0  # a search passes here along prev, one commit at a time
+        if self._skips is None:
+            self._skips = self._index.skips_from(log.head)
         surplus: Entry | None = None
         if expect > BYTES_LIMIT:
             surplus = self._begin_surplus(log, expect - BYTES_LIMIT)
         else:
             log.tail.reserve(log.placed_end + expect + _SLACK)
-        return Txn(log, skip, surplus)
+        return Txn(log, self._skips, surplus)
 
     def _begin_surplus(self, log: Log, nbytes: int) -> Entry:
         end = log.stage_end(nbytes + STAGE_ALIGN)

@@ -6,6 +6,7 @@ from commitfs import native
 from commitfs.format.node import Root
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, root_word
 from commitfs.store.file import STAGE_ALIGN, is_no_room
+from commitfs.store.index import Skips
 from commitfs.store.log import Entry, Log, Ticket
 from commitfs.types import Buffer, CommitId
 
@@ -62,11 +63,14 @@ class _Surplus:
         waiting = self._placed - self._written
         if waiting:
             self._write(-(-waiting // STAGE_ALIGN) * STAGE_ALIGN)
+        file = self._log.file
         try:
-            self._log.file.sync_stage()
+            file.sync_stage()
         except OSError as error:
             self._log.latch(error)
             raise
+        if self._end > self._written:
+            file.punch(self._written, self._end - self._written)
 
     def abort(self) -> None:
         self._forget()
@@ -76,9 +80,9 @@ class _Surplus:
 class Txn:
     """A commit being placed.  No other is begun, and no group taken, before `finish` or `abort`."""
 
-    def __init__(self, log: Log, skip: int, surplus: Entry | None) -> None:
+    def __init__(self, log: Log, skips: Skips, surplus: Entry | None) -> None:
         self._log = log
-        self._skip = skip
+        self._skips = skips
         self._surplus = _Surplus(log, surplus) if surplus is not None else None
         self._offset = log.placed_end
         self._buffers: list[Buffer] = []
@@ -120,7 +124,7 @@ class Txn:
             bytes_crc=self._crc,
             synced=0,
             prev=head.offset if head is not None else 0,
-            skip=self._skip,
+            skip=self._skips.next(),
             parent=parent.offset if parent is not None else 0,
             parent_id=parent.id if parent is not None else 0,
             root_offset=root.offset,
@@ -132,6 +136,7 @@ class Txn:
             crc=0,
         )
         log.open = False
+        self._skips.placed(record.id, record.offset)
         return log.place(record, self._buffers).ticket
 
     def abort(self) -> None:

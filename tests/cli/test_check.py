@@ -67,3 +67,6 @@ def test_log_goes_on_behind_a_damaged_record(cli: Cli, tmp_path: Path, store: Pa
     assert told == [8, 7, 6, 4, 3, 2, 1]
     assert ran.err.startswith("commitfs: the record of commit 5 at ")
     assert ran.err.count("\n") == 1
+    ran = cli("log", tmp_path / "s.db", "a.txt", "--json")
+    assert [json.loads(line)["id"] for line in ran.lines] == [6, 3, 2]
+    assert ran.code == 0

@@ -1,4 +1,4 @@
-"""Waiting for requests: awake for a moment, never at the cost of others (P1 to P3 of fuse/pump.py)."""
+"""Waiting for requests: awake for a moment, never at the cost of others (F3 to F5)."""
 
 import os
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_a_request_that_is_there_is_taken_at_once(pipe: tuple[int, int]) -> None
 
 
 def test_a_request_that_comes_while_awake(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: each look in vain gives the processor away."""
+    """F5: each look in vain gives the processor away."""
     yields = 0
 
     def sched_yield() -> None:
@@ -72,12 +72,12 @@ def test_it_sleeps_when_none_comes(pipe: tuple[int, int]) -> None:
     assert AWAKE_NS <= clock.now < 2 * AWAKE_NS
 
 
-def test_p1_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
+def test_f3_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     assert turns(Pump(lambda: False, Clock(1)), pipe[0]) == 1
 
 
-def test_p2_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
+def test_f4_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     clock = Clock(1)
     pump = Pump(lambda: True, clock)
@@ -136,23 +136,86 @@ async def test_the_end_of_the_session_wakes_it(pipe: tuple[int, int], nursery: t
     await closed.wait()
 
 
-async def test_the_lock_goes_from_one_to_the_next_in_order(nursery: trio.Nursery) -> None:
+async def test_one_at_a_time_and_everybody_in_the_end(nursery: trio.Nursery) -> None:
     lock = ReadLock()
-    order: list[int] = []
+    inside: list[int] = []
+    done: list[int] = []
 
     async def hold(number: int) -> None:
         async with lock:
-            order.append(number)
+            inside.append(number)
             await trio.lowlevel.checkpoint()
-            assert order[-1] == number, "nobody else came in"
+            assert inside == [number]
+            inside.remove(number)
+        done.append(number)
 
     async with lock:
         for number in range(5):
             nursery.start_soon(hold, number)
-            await trio.testing.wait_all_tasks_blocked()
-        assert order == []
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
     await trio.testing.wait_all_tasks_blocked()
-    assert order == [0, 1, 2, 3, 4]
+    assert sorted(done) == [0, 1, 2, 3, 4]
+
+
+async def test_who_is_back_at_once_has_it_again(nursery: trio.Nursery) -> None:
+    """A handler that waits for nothing costs no turn of the loop, and nobody is woken twice for it."""
+    lock = ReadLock()
+    got = trio.Event()
+
+    async def other() -> None:
+        async with lock:
+            got.set()
+
+    async with lock:
+        nursery.start_soon(other)
+        await trio.testing.wait_all_tasks_blocked()
+    for _ in range(100):
+        async with lock:
+            pass
+    assert not got.is_set()
+    await got.wait()
+
+
+async def test_a_handler_that_waits_lets_the_next_one_in(nursery: trio.Nursery) -> None:
+    lock = ReadLock()
+    second_is_in = trio.Event()
+
+    async def first() -> None:
+        async with lock:
+            pass
+        await second_is_in.wait()
+
+    async def second() -> None:
+        async with lock:
+            second_is_in.set()
+
+    async with lock:
+        nursery.start_soon(first)
+        nursery.start_soon(second)
+        await trio.testing.wait_all_tasks_blocked()
+    await second_is_in.wait()
+
+
+async def test_someone_woken_and_cancelled_at_once_loses_nothing(nursery: trio.Nursery) -> None:
+    lock = ReadLock()
+    first, second = trio.CancelScope(), trio.CancelScope()
+    got: list[trio.CancelScope] = []
+
+    async def waiting(scope: trio.CancelScope) -> None:
+        with scope:
+            async with lock:
+                got.append(scope)
+                await trio.lowlevel.checkpoint()
+
+    async with lock:
+        nursery.start_soon(waiting, first)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(waiting, second)
+        await trio.testing.wait_all_tasks_blocked()
+    first.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert got[-1] is second
     async with lock:
         pass
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from commitfs.errors import LockedError
+from commitfs.format.node import NO_ROOT
 from commitfs.store.file import OverlappedFile, RealFile, StoreFile, WriteFailed, open_file
 from commitfs.store.store import Store
 from tests.support.stores import commit, ids
@@ -141,12 +142,33 @@ def test_notices_that_it_was_replaced(path: Path) -> None:
     other.write_bytes(b"other")
     other.replace(path)
     assert file.replaced()
-    with pytest.raises(OSError, match="another file"):
-        file.write_aside(b"x", 0)
-    assert path.read_bytes() == b"other"
+    file.write_aside(b"x", 0)
+    file.write_stage(bytes(4096), 4096)
+    assert path.read_bytes() == b"other", "what is written goes to the file that was opened"
     path.unlink()
     assert not file.replaced()
     file.close()
+
+
+def test_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Store.create("s.db")
+    store = Store.open("s.db", writable=True)
+    reader = Store.open("s.db")
+    monkeypatch.chdir("/")
+    (tmp_path / "s.db").rename(tmp_path / "t.db")
+    assert not reader.file.replaced()
+    for _ in range(20):
+        commit(store, bytes(100_000))
+    txn = store.begin(6 << 20)
+    for _ in range(6):
+        txn.add(bytes(1 << 20))
+    txn.finish(root=NO_ROOT, time_ns=0)
+    store.close()
+    assert reader.refresh()
+    assert reader.durable_id == 21
+    assert reader.path == str(tmp_path / "s.db")
+    reader.close()
 
 
 class TestLock:

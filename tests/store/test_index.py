@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from commitfs.errors import CorruptError, NotFoundError
-from commitfs.format.record import RECORD_SIZE, Record
-from commitfs.store.index import Index
+from commitfs.format.record import RECORD_SIZE, Record, skip_id
+from commitfs.store.index import Index, Skips
 from commitfs.store.store import Store
 from tests.support import stores
 from tests.support.memory_file import MemoryDisk
@@ -183,3 +183,33 @@ def test_damage_of_the_oldest_ends_the_history(disk: MemoryDisk) -> None:
     assert [record.id for record in store.records(3)] == [3, 2]
     with pytest.raises(CorruptError):
         store.record(1)
+
+
+def test_a_writer_knows_the_next_pointer_without_reading(disk: MemoryDisk) -> None:
+    counted = Counted(open_store(disk))
+    head = counted.store.record(7777)
+    skips = counted.index().skips_from(head)
+    assert counted.reads <= 2 * math.log2(COUNT)
+    counted.reads = 0
+    for record in reversed(list(counted.store.records(9000))[: 9000 - 7777]):
+        assert skips.next() == skips.next() == record.skip
+        skips.placed(record.id, record.offset)
+    assert counted.reads == 0
+
+
+def test_pointers_of_a_log_that_begins_late_are_of_its_own_commits_only() -> None:
+    # As behind a PURETRE2 head: ids go on, records below the first are not in this log.
+    for first in range(1, 200):
+        skips = Skips([(first, first * 1000), *((n, 0) for n in skip_chain(first)[1:])])
+        for commit_id in range(first + 1, 400):
+            target = skip_id(commit_id)
+            assert skips.next() == (target * 1000 if target >= first else 0)
+            skips.placed(commit_id, commit_id * 1000)
+
+
+def skip_chain(commit_id: int) -> list[int]:
+    chain = []
+    while commit_id:
+        chain.append(commit_id)
+        commit_id = skip_id(commit_id)
+    return chain

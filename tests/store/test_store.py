@@ -244,6 +244,23 @@ class TestCommit:
         assert [again.read(at, len(piece)) for at, piece in zip(places, pieces, strict=True)] == pieces
         assert commit(again).id == 4
 
+    def test_gives_back_what_its_stage_did_not_need(self) -> None:
+        disk = stores.disk()
+        punched: list[int] = []
+
+        class Punching(MemoryFile):
+            def punch(self, offset: int, length: int) -> None:
+                punched.append(length)
+                super().punch(offset, length)
+
+        store = Store.open("memory", writable=True, opener=lambda _path, _writable: Punching(disk))
+        txn = store.begin(30 << 20)
+        last = [txn.add(bytes([n]) * (1 << 20)) for n in range(6)][-1]
+        txn.finish(root=NO_ROOT, time_ns=0)
+        assert len(punched) == 1
+        assert punched[0] >= 24 << 20
+        assert store.read(last, 1 << 20) == bytes([5]) * (1 << 20)
+
     def test_close_writes_what_is_queued(self) -> None:
         disk = stores.disk()
         store = open_store(disk, writable=True)
