@@ -14,5 +14,6 @@ trap 'rmdir "$mountpoint"' EXIT
 $commitfs mount "$store" "$mountpoint" >&2
 trap '$commitfs umount "$mountpoint"; rmdir "$mountpoint"' EXIT
 
-rsync -aHX --delete "$folder/" "$mountpoint/"
+# -1: times are compared to the nanosecond, so that no save within the same second is missed.
+rsync -aHX --modify-window=-1 --delete "$folder/" "$mountpoint/"
 basename "$(readlink "$mountpoint/.commits/latest")"
