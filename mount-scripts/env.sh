@@ -77,7 +77,7 @@ quietly() {
 }
 
 # The environment is made anew only when something it was made from has changed.  Everything the
-# build needs lives in it too, so that a rebuild needs no network.
+# build needs lives in it too, so that to build again needs no network.
 need_python() {
     if [ -n "${COMMITFS_PYTHON:-}" ]; then
         PY=$COMMITFS_PYTHON
@@ -98,9 +98,16 @@ need_python() {
     printf '%s' "$now" >$stamp
 }
 
+# What is needed is installed by itself first, each package built with what it asks for; then commitfs is
+# built with what is there.
 make_environment() {
     rm -f .venv/made-from
     "$PY" -c '' || "$(find_python)" -m venv --clear .venv || return
-    "$PY" -m pip install 'setuptools>=80' 'cffi>=2.0' wheel &&
-        "$PY" -m pip install --no-build-isolation -e '.[dev]'
+    "$PY" -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    page = tomllib.load(file)
+needed = page["build-system"]["requires"] + page["project"]["dependencies"]
+print(*needed, "wheel", *page["project"]["optional-dependencies"]["dev"], sep="\n")' >.venv/needed || return
+    "$PY" -m pip install -r .venv/needed && "$PY" -m pip install --no-build-isolation --no-deps -e .
 }
