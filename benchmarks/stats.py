@@ -1,8 +1,8 @@
 """What is said of samples: percentiles, and ratios of medians with their spread.
 
-Times on a shared machine drift by the minute, so no single median means much.  Every comparison
-is taken in rounds with its sides side by side; a ratio is that of the medians over all rounds,
-and its spread is the range of the same ratio taken round by round.
+Times on a shared machine drift by the second, so no single median means much.  Every comparison
+is taken in many short rounds with its sides side by side.  Each round gives a ratio of medians; the
+ratio of a run is the median of those, and its spread holds the middle half of them.
 """
 
 import math
@@ -57,7 +57,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`value` with the range of the rounds' own values, and the goal set for it, if any."""
+    """`value`, the lower and upper quartile of the rounds' own values, and the goal set for it, if any."""
 
     name: str
     value: float
@@ -71,6 +71,11 @@ class Ratio:
         return None if self.goal is None else self.goal.reached(self.value)
 
 
+def middle(each: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lower and upper quartile of the rounds' values."""
+    return percentile(each, 0.5), percentile(each, 0.25), percentile(each, 0.75)
+
+
 def ratio(of: Side, against: Side, fraction: float = 0.5, goal: Goal | None = None, name: str = "") -> Ratio:
     """`of` over `against` at a percentile.  Both have the same number of rounds."""
     if len(of.rounds) != len(against.rounds):
@@ -80,8 +85,7 @@ def ratio(of: Side, against: Side, fraction: float = 0.5, goal: Goal | None = No
         for a, b in zip(of.rounds, against.rounds, strict=True)
     ]
     at = f"p{fraction * 100:g}"
-    value = of.at(fraction) / against.at(fraction)
-    return Ratio(name or f"{of.name} / {against.name}, {at}", value, min(each), max(each), goal)
+    return Ratio(name or f"{of.name} / {against.name}, {at}", *middle(each), goal)
 
 
 def alternate(

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, parse_saves, run_saves, save_command, side
 from benchmarks.report import Fact, Report
 from benchmarks.rows.copy import write_bytes
-from benchmarks.stats import Goal, Ratio, Side, percentile
+from benchmarks.stats import Goal, Ratio, Side, middle, percentile, ratio
 
 TITLE = "small saves during a large copy, against alone"
 PAUSE_US = 2000
@@ -42,17 +42,16 @@ def measure(bench: Bench) -> Report:
     }
     ratios = []
     for name in ("mount", "below"):
-        busy_side, quiet_side = sides[f"beside a copy, {name}"], sides[f"alone, {name}"]
         for at in (0.5, 0.99):
-            value = busy_side.at(at) / quiet_side.at(at)
-            ratios.append(Ratio(f"beside / alone, {name}, p{at * 100:g}", value, value, value))
+            words = f"beside / alone, {name}, p{at * 100:g}"
+            ratios.append(ratio(sides[f"beside a copy, {name}"], sides[f"alone, {name}"], at, name=words))
     ratios.append(p99_ms(sides["beside a copy, mount"]))
     return Report(list(sides.values()), ratios, facts)
 
 
 def p99_ms(beside: Side) -> Ratio:
     each = [percentile(part, 0.99) / 1000 for part in beside.rounds]
-    return Ratio("p99 beside a copy, mount", beside.at(0.99) / 1000, min(each), max(each), Goal(10), "ms")
+    return Ratio("p99 beside a copy, mount", *middle(each), Goal(10), "ms")
 
 
 def save_beside_copy(

@@ -16,7 +16,7 @@ TITLE = "store commit of 2 KiB of ready bytes, no tree, against a bare C loop of
 
 
 def measure(bench: Bench) -> Report:
-    commits = bench.pick(1000, 200)
+    commits = bench.pick(300, 100)
     data = bytes(range(256)) * (SAVE // 256)
     log = bench.place("log")
     with new_store(bench.place("store.db")) as store:
@@ -38,7 +38,7 @@ def measure(bench: Bench) -> Report:
                 "C fdatasync": lambda: bench.bare("fdatasync", log, commits),
                 "C RWF_DSYNC": lambda: bench.bare("dsync", log, commits),
             },
-            bench.rounds_of(7),
+            bench.rounds_of(21, quick=5),
             "us",
         )
     ratios = [

@@ -19,7 +19,7 @@ GOALS = {"ready bytes": 8.0, "mount": 2.5}
 
 
 def measure(bench: Bench) -> Report:
-    rounds = bench.rounds_of(5)
+    rounds = bench.rounds_of(9)
     found: dict[str, list[list[float]]] = {}
     with new_store(bench.place("store.db")) as store:
         commits = bench.pick(1920, 320)

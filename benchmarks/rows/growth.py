@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.bench import SAVE, Bench, run_saves
 from benchmarks.report import Report
-from benchmarks.stats import Goal, Ratio
+from benchmarks.stats import Goal, Ratio, middle
 from benchmarks.stores import published_end
 
 TITLE = "store growth per save of 2 KiB in a tree of 100,000 files"
@@ -64,7 +64,7 @@ def measure(bench: Bench) -> Report:
 
 
 def grown(what: str, store: Path, save: Callable[[int], None], saves: int, goal: Goal | None = None) -> Ratio:
-    """Bytes the published end moved per save, over the bytes saved; the spread is of ten parts."""
+    """Bytes the published end moved per save, over the bytes saved; of ten parts."""
     time.sleep(SETTLE)
     ends = [published_end(store)]
     parts = 10
@@ -74,7 +74,7 @@ def grown(what: str, store: Path, save: Callable[[int], None], saves: int, goal:
         time.sleep(SETTLE)
         ends.append(published_end(store))
     each = [(after - before) / (saves // parts) / SAVE for before, after in pairwise(ends)]
-    return Ratio(f"{what}: bytes in the store per byte saved", sum(each) / parts, min(each), max(each), goal)
+    return Ratio(f"{what}: bytes in the store per byte saved", *middle(each), goal)
 
 
 def write(path: Path, data: bytes) -> None:

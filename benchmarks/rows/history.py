@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, side
 from benchmarks.mounted import Memory
 from benchmarks.report import Fact, Report
-from benchmarks.stats import Goal, Ratio, Side, ratio
+from benchmarks.stats import Goal, Ratio, Side, middle, ratio
 from benchmarks.stores import repeat_head
 
 TITLE = "a mount of 100,000 commits: listing them, a file in an old one"
@@ -50,7 +50,7 @@ def measure(bench: Bench) -> Report:
 
 
 def limit(of: Side, milliseconds: float) -> Ratio:
-    return Ratio(of.name, of.at(0.5), of.at(0), of.at(1), Goal(milliseconds), "ms")
+    return Ratio(of.name, *middle(of.samples), Goal(milliseconds), "ms")
 
 
 def listing(folder: Path) -> tuple[str, float]:

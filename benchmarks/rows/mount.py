@@ -19,8 +19,8 @@ CREATE_GOAL = Goal(1.5)
 
 
 def measure(bench: Bench) -> Report:
-    saves = bench.pick(1000, 200)
-    rounds = bench.rounds_of(5)
+    saves = bench.pick(200, 100)
+    rounds = bench.rounds_of(21, quick=5)
     below = bench.new_folder("below")
     sides: list[Side] = []
     ratios: list[Ratio] = []

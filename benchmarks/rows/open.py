@@ -18,7 +18,7 @@ TITLE = "opening a store of 100,000 commits against one of 10"
 
 def measure(bench: Bench) -> Report:
     many = bench.pick(100_000, 5_000)
-    opens = bench.pick(60, 20)
+    opens = bench.pick(20, 10)
     few, full = bench.place("few.db"), bench.place("many.db")
     fill_store(few, 10)
     fill_store(full, many)
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> Report:
             "10, for writing": opener(few, True),
             f"{many:,}, for writing": opener(full, True),
         },
-        bench.rounds_of(5),
+        bench.rounds_of(11),
         "us",
     )
     read_few, read_many, write_few, write_many = sides.values()

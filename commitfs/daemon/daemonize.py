@@ -8,6 +8,7 @@ to it, when it serves or when it cannot.  A pipe closed without a message is a c
 import json
 import logging
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from typing import NoReturn
 from commitfs.errors import CommitfsError
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
 
 Ready = Callable[[str], None]
 """Called once, when the mount serves, with what the user should hear ("": nothing)."""
@@ -32,18 +35,21 @@ def in_background(work: Callable[[Ready], None], prepare: Callable[[], None]) ->
     if threading.active_count() != 1:
         raise RuntimeError("cannot fork a daemon out of a process with several threads")
     readable, writable = os.pipe()
+    # An interrupt between fork and `try` would leave a child that nobody waits for.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     child = os.fork()
     if child == 0:
         os.close(readable)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         _child(work, prepare, writable)
-    os.close(writable)
-    with open(readable, "rb") as pipe:
-        try:
-            message = pipe.read()
-        except KeyboardInterrupt:
-            os.kill(child, signal.SIGTERM)
-            os.waitpid(child, 0)
-            raise
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        os.close(writable)
+        message = _read_all(readable)
+    except KeyboardInterrupt:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        raise
     if not message:
         _, status = os.waitpid(child, 0)
         raise CommitfsError(f"the daemon ended before it served: {_ending(status)}")
@@ -54,6 +60,20 @@ def in_background(work: Callable[[Ready], None], prepare: Callable[[], None]) ->
         failure.exit_code = report["exit_code"]
         raise failure
     return str(report["ready"])
+
+
+def _read_all(fd: int) -> bytes:
+    """Until the other end is closed.  An interrupt that comes just before a blocking read would wait for
+    it to end; so look now and then."""
+    with open(fd, "rb", buffering=0) as pipe:
+        parts: list[bytes] = []
+        while True:
+            while not select.select([pipe], [], [], LOOK_SECONDS)[0]:
+                pass
+            part = pipe.read(65536)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
 
 
 def single(exc: BaseException) -> BaseException:

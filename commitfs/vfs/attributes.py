@@ -35,9 +35,9 @@ class Attributes:
             changes["gid"] = wanted.gid
         staged = bool(changes)
         if wanted.size is not None:
-            files.truncate(node, wanted.size, now)
+            pending = files.truncate(node, wanted.size, now)
             if handle is not None:
-                handle.truncated = True
+                handle.owes = pending
         if wanted.mtime_ns is not None:
             changes["mtime_ns"] = wanted.mtime_ns
             # Times of a file with pending contents are those contents'.

@@ -15,7 +15,7 @@ from commitfs.store.store import Store
 from commitfs.vfs import namespace
 from commitfs.vfs.api import Ctx, Opened
 from commitfs.vfs.commits import MEMORY_LIMIT, NOBODY, Commits, Who
-from commitfs.vfs.content import SPILL_BYTES, read_tree
+from commitfs.vfs.content import SPILL_BYTES, Pending, read_tree
 from commitfs.vfs.live import Live, Node
 
 RELEASE_WAIT = 0.1
@@ -30,7 +30,7 @@ PRIVILEGES = stat.S_ISUID | stat.S_ISGID
 class Handle:
     """One open file description."""
 
-    __slots__ = ("dirty", "flushed", "node", "privileged", "sync", "truncated", "who", "writable")
+    __slots__ = ("dirty", "flushed", "node", "owes", "privileged", "sync", "who", "writable")
 
     def __init__(self, node: Node, flags: int, who: Who) -> None:
         self.node = node
@@ -40,9 +40,11 @@ class Handle:
         self.privileged = who.uid == 0
         self.dirty = False
         """Bytes were written through it since its last commit point."""
-        self.truncated = False
-        """It made or truncated the file: a commit point at RELEASE, not at FLUSH (shells open, dup
-        and close before they write)."""
+        self.owes: Pending | None = None
+        """Pending contents it had a part in, by bytes or by making or truncating the file: if they are
+        still pending at its RELEASE, that is a commit point.  FLUSH looks at bytes alone, since shells
+        open, dup and close before they write.  RELEASE comes late: by then the next program may
+        have truncated the file, and that is other pending contents, none of this handle's."""
         self.flushed = 0.0
 
 
@@ -117,9 +119,9 @@ class Files:
             return self._open(fh, node, flags, ctx)[1]
         if node.spilling:
             await commits.spilled(node)
-        self.truncate(node, 0, live.now())
+        pending = self.truncate(node, 0, live.now())
         handle, opened = self._open(fh, node, flags, ctx)
-        handle.truncated = True
+        handle.owes = pending
         if not handle.privileged:
             self._drop_privileges(node)
         return opened
@@ -130,16 +132,15 @@ class Files:
         commits = self.commits
         commits.reserve(0)
         node = namespace.create(self.live, parent, name, mode, ctx)
-        commits.start(node)
         handle, opened = self._open(fh, node, flags, ctx)
-        handle.truncated = True
+        handle.owes = commits.start(node)
         if not handle.writable:
             handle.who = self.who(ctx)
         return opened, node
 
     # Contents
 
-    def truncate(self, node: Node, size: int, now: int) -> None:
+    def truncate(self, node: Node, size: int, now: int) -> Pending:
         """Pending until a commit point.  Raises OSError ENOSPC."""
         commits = self.commits
         commits.reserve(0)
@@ -149,6 +150,7 @@ class Files:
             pending.truncate(size)
         commits.memory += pending.memory - before
         node.attr = node.attr._replace(size=size, mtime_ns=now, ctime_ns=now)
+        return pending
 
     def read(self, handle: Handle, offset: int, size: int) -> bytes:
         node = handle.node
@@ -182,6 +184,7 @@ class Files:
         attr = node.attr
         node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
         handle.dirty = True
+        handle.owes = pending
         if not handle.privileged and attr.mode & PRIVILEGES:
             self._drop_privileges(node)
         if pending.memory > SPILL_BYTES or commits.memory > MEMORY_LIMIT:
@@ -212,7 +215,7 @@ class Files:
     async def flush(self, handle: Handle) -> None:
         if handle.dirty:
             await self._commit(handle)
-        elif handle.truncated and handle.node.pending is not None:
+        elif handle.owes is not None and handle.owes is handle.node.pending:
             handle.flushed = trio.current_time()
             self._unreleased.add(handle)
 
@@ -238,7 +241,7 @@ class Files:
                 if node.dead:
                     if not node.handles:
                         commits.drop(node)
-                elif handle.dirty or handle.truncated or (handle.writable and not node.writers):
+                elif handle.owes is node.pending or (handle.writable and not node.writers):
                     await commits.point([node], handle.who)
         finally:
             self._releasing -= 1

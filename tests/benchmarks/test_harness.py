@@ -30,11 +30,11 @@ def test_a_side_needs_samples_in_every_round() -> None:
         Side("store", "us", ((1.0,), ()))
 
 
-def test_a_ratio_is_of_all_samples_and_its_spread_of_the_rounds() -> None:
-    store = Side("store", "us", ((2.0, 2.0, 9.0), (4.0, 4.0, 4.0)))
-    loop = Side("loop", "us", ((1.0, 1.0, 1.0), (4.0, 4.0, 4.0)))
+def test_a_ratio_is_the_middle_of_what_the_rounds_say() -> None:
+    store = Side("store", "us", ((2.0, 2.0, 9.0), (8.0,) * 3, (3.0,) * 3, (5.0,) * 3, (90.0,) * 3))
+    loop = Side("loop", "us", ((1.0,) * 3, (8.0,) * 3, (2.0,) * 3, (4.0,) * 3, (3.0,) * 3))
     found = ratio(store, loop, goal=Goal(1.3))
-    assert (found.name, found.value, found.low, found.high) == ("store / loop, p50", 1.6, 1.0, 2.0)
+    assert (found.name, found.value, found.low, found.high) == ("store / loop, p50", 1.5, 1.25, 2.0)
     assert found.reached is False
     assert ratio(store, loop).reached is None
     with pytest.raises(ValueError, match="same rounds"):

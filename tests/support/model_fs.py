@@ -20,6 +20,7 @@ class Thing:
     xattrs: dict[bytes, bytes] = field(default_factory=dict)
     links: int = 1
     writers: int = 0
+    commits: int = 0
 
 
 @dataclass(eq=False)
@@ -27,7 +28,8 @@ class Open:
     thing: Thing
     writable: bool
     dirty: bool = False
-    truncated: bool = False
+    owes: int = -1
+    """Commits of the file there were when it last wrote or truncated."""
 
 
 Entry = tuple[str, int, bytes, tuple[tuple[bytes, bytes], ...], int]
@@ -75,6 +77,7 @@ class Model:
             if thing.pending:
                 thing.committed = thing.live
                 thing.pending = False
+                thing.commits += 1
         self.staged = False
         self.commits.append(self.view(committed=True))
 
@@ -90,6 +93,7 @@ class Model:
         thing.live = old[:offset] + data + old[offset + len(data) :]
         thing.pending = True
         handle.dirty = True
+        handle.owes = thing.commits
 
     def truncate(self, thing: Thing, size: int) -> None:
         thing.live = thing.live[:size].ljust(size, b"\0")
@@ -105,7 +109,7 @@ class Model:
         thing = handle.thing
         if handle.writable:
             thing.writers -= 1
-        ends = handle.dirty or handle.truncated or (handle.writable and not thing.writers)
+        ends = handle.owes == thing.commits or (handle.writable and not thing.writers)
         if thing.pending and thing.links and ends:
             self.commit(thing)
 

@@ -147,6 +147,23 @@ async def test_p2_truncation_alone_is_committed_at_release(vfs: Vfs) -> None:
     assert committed(vfs, b"f") == b""
 
 
+async def test_p2_a_late_release_does_not_commit_the_next_programs_truncation(vfs: Vfs) -> None:
+    """RELEASE is asynchronous: the next open with O_TRUNC may overtake it."""
+    ino = await save(vfs, b"f", b"0")
+    for number in range(3):
+        first = (await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)).fh
+        await vfs.write(first, 0, b"%d" % number)
+        await vfs.flush(first)
+        before = newest(vfs)
+        second = (await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)).fh
+        await vfs.release(first)
+        assert newest(vfs) == before
+        assert committed(vfs, b"f") == b"%d" % number
+        await vfs.write(second, 0, b"next")
+        await close(vfs, second)
+        assert newest(vfs) == before + 1
+
+
 async def test_p2_pages_written_after_the_last_close_are_committed_at_release(vfs: Vfs) -> None:
     """A shared mapping outlives its descriptor: WRITE comes between FLUSH and RELEASE."""
     ino = await save(vfs, b"f", b"123")

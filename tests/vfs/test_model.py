@@ -113,7 +113,7 @@ class Machine:
         opened, _ = await self.vfs.create(ino, path[-1], stat.S_IFREG | 0o644, os.O_RDWR, CTX)
         thing = Thing("file", 0o644, pending=True)
         self.model.add(parent, path[-1], thing)
-        self.attach(opened.fh, Open(thing, True, truncated=True))
+        self.attach(opened.fh, Open(thing, True, owes=thing.commits))
 
     async def open(self, path: tuple[bytes, ...], writable: bool, truncate: bool) -> None:
         thing = self.find(path)
@@ -124,7 +124,7 @@ class Machine:
         opened = await self.vfs.open(await self.ino(path), flags, CTX)
         if truncate:
             self.model.truncate(thing, 0)
-        self.attach(opened.fh, Open(thing, writable, truncated=truncate))
+        self.attach(opened.fh, Open(thing, writable, owes=thing.commits if truncate else -1))
 
     def pick(self, index: int, *, writable: bool = False) -> tuple[int, Open] | None:
         found = [pair for pair in self.handles if pair[1].writable or not writable]
@@ -158,7 +158,7 @@ class Machine:
             ino = self.vfs.files.handles[picked[0]].node.ino
             await self.vfs.setattr(ino, SetAttr(size=size), picked[0], CTX)
             self.model.truncate(picked[1].thing, size)
-            picked[1].truncated = True
+            picked[1].owes = picked[1].thing.commits
 
     async def truncate(self, path: tuple[bytes, ...], size: int) -> None:
         thing = self.find(path)
