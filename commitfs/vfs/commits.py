@@ -16,6 +16,7 @@ from typing import NamedTuple
 import trio
 
 from commitfs.errors import FsError
+from commitfs.format.extent import Extent
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Blob, encode_xattr
 from commitfs.format.keys import INODE, inode_key, split_key
@@ -112,12 +113,12 @@ class Commits:
                 if self._stored_already(node, pending, at, data):
                     continue
                 if size + len(data) > SPILL_BYTES:
-                    await self._stage(pending, batch, size)
+                    await self._stage(node, pending, batch, size)
                     batch, size = [], 0
                 batch.append((at, data))
                 size += len(data)
             if batch:
-                await self._stage(pending, batch, size)
+                await self._stage(node, pending, batch, size)
         finally:
             node.spilling = False
             if self._spill_done is not None:
@@ -130,19 +131,23 @@ class Commits:
         old = same_stored(self.live.tree, self.store, node.ino, at, data, crc32c)
         if old is None:
             return False
-        before = pending.memory
-        pending.replace(at, len(data), old)
-        self.memory += pending.memory - before
+        self._stored(node, pending, at, len(data), old)
         return True
 
-    async def _stage(self, pending: Pending, batch: list[tuple[int, bytes]], size: int) -> None:
+    def _stored(self, node: Node, pending: Pending, at: int, length: int, extent: Extent) -> None:
+        """Bytes of `pending` lie in the log now.  The file may have been unlinked meanwhile: then its
+        Pending is another one, and this one is not counted any more."""
+        before = pending.memory
+        pending.replace(at, length, extent)
+        if node.pending is pending:
+            self.memory += pending.memory - before
+
+    async def _stage(self, node: Node, pending: Pending, batch: list[tuple[int, bytes]], size: int) -> None:
         joined = b"".join(data for _, data in batch) + bytes(-size % 4096)
         offset = await self.stager.put(joined)
         pending.unsynced = True
         for at, data in batch:
-            before = pending.memory
-            pending.replace(at, len(data), make_extent(data, offset, crc32c))
-            self.memory += pending.memory - before
+            self._stored(node, pending, at, len(data), make_extent(data, offset, crc32c))
             offset += len(data)
 
     def dead(self, node: Node, old: Pending | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from commitfs.errors import FsError, ReadOnlyError
 from commitfs.format.keys import ROOT_INO
@@ -465,6 +466,22 @@ async def test_large_contents_pass_through_a_stage(vfs: Vfs) -> None:
     await close(vfs, fh)
     assert committed(vfs, b"big") == bytes(right)
     assert vfs.commits.memory == 0
+
+
+async def test_unlinking_a_file_on_its_way_to_a_stage_keeps_the_count_of_memory(vfs: Vfs) -> None:
+    commits = vfs.commits
+    assert commits is not None
+    fh, _ = await new(vfs, b"big")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(vfs.write, fh, 0, bytes(3 << 20))
+        await trio.testing.wait_all_tasks_blocked()
+        node = vfs.files.handles[fh].node
+        assert node.spilling
+        await vfs.unlink(ROOT_INO, b"big", CTX)
+    assert commits.memory == (node.pending.memory if node.pending is not None else 0)
+    assert await vfs.read(fh, 0, 3 << 20) == bytes(3 << 20)
+    await close(vfs, fh)
+    assert commits.memory == 0
 
 
 async def test_facts_name_who_and_what(vfs: Vfs) -> None:
