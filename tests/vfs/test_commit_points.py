@@ -471,7 +471,7 @@ async def test_large_contents_pass_through_a_stage(vfs: Vfs) -> None:
 async def test_unlinking_a_file_on_its_way_to_a_stage_keeps_the_count_of_memory(vfs: Vfs) -> None:
     commits = vfs.commits
     assert commits is not None
-    fh, _ = await new(vfs, b"big")
+    fh, ino = await new(vfs, b"big")
     async with trio.open_nursery() as nursery:
         await vfs.write(fh, 0, bytes(3 << 20))
         nursery.start_soon(vfs.write, fh, 3 << 20, bytes(5))
@@ -482,7 +482,9 @@ async def test_unlinking_a_file_on_its_way_to_a_stage_keeps_the_count_of_memory(
     assert commits.memory == (node.pending.memory if node.pending is not None else 0)
     assert await vfs.read(fh, 0, 4 << 20) == bytes((3 << 20) + 5)
     await close(vfs, fh)
+    vfs.forget([(ino, 1)])
     assert commits.memory == 0
+    assert ino not in vfs.live.nodes
 
 
 async def test_facts_name_who_and_what(vfs: Vfs) -> None:
