@@ -243,7 +243,7 @@ class _StoreCheck:
         if not self.offsets:
             self.first_id = found.id
         missing = found.id - self.first_id - len(self.offsets)
-        if missing >= 0:
+        if 0 <= missing <= found.offset // RECORD_SIZE:  # there is no room for more before it
             self.offsets.extend([0] * missing)
             self.offsets.append(found.offset)
 

@@ -95,11 +95,18 @@ class Index:
         return record
 
     def previous(self, record: Record) -> Record | None:
-        return self.at(record.prev, record.id - 1) if record.prev else None
+        return self._before(record, record.prev, record.id - 1) if record.prev else None
 
     def skipped(self, record: Record) -> Record | None:
         """The commit the skip pointer leads to."""
-        return self.at(record.skip, skip_id(record.id)) if record.skip else None
+        return self._before(record, record.skip, skip_id(record.id)) if record.skip else None
+
+    def _before(self, record: Record, offset: int, commit_id: int) -> Record:
+        """What a pointer of `record` leads to.  CorruptError, at its own offset, where it does not lead
+        back: whoever goes on from there would come by here again."""
+        if not LOG_START <= offset < record.offset:
+            raise CorruptError(f"the record of commit {record.id}", record.offset)
+        return self.at(offset, commit_id)
 
     def skips_from(self, head: Record | None) -> Skips:
         """What a writer needs to give the commits after `head` their skip pointers: O(log n) reads."""

@@ -182,11 +182,16 @@ def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
     while want:
         base = state.offset
         asked = max(want, _WINDOW)
-        window = file.pread(asked, base)
+        window = _pread(file, asked, base)
         want, passed = records.walk(window, base, state, native.crc32c)
         yield from passed
         if state.offset == base and len(window) < asked:
             return  # the file ends within the record
+
+
+def _pread(file: StoreFile, length: int, offset: int) -> bytes:
+    """A record can claim 4 GiB that the file does not have: memory is taken for what there is only."""
+    return file.pread(min(length, max(file.size() - offset, 0)) if length > _SCAN else length, offset)
 
 
 def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple[Record | None, int]:
@@ -201,7 +206,7 @@ def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple
     while want:
         base = at.offset
         asked = max(want, window)
-        data = file.pread(asked, base)
+        data = _pread(file, asked, base)
         result = native.walk(data, base, at)
         flags |= result.unknown_flags
         want = result.need

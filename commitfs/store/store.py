@@ -18,10 +18,12 @@ from commitfs.store.nodes import Nodes
 from commitfs.store.recover import Found, follow, look, recover
 from commitfs.store.tree import Tree
 from commitfs.store.txn import BYTES_LIMIT, Txn
-from commitfs.types import CommitId
+from commitfs.types import OFFSET_LIMIT, CommitId
 
 _SLACK: Final = 64 << 10
 """Room asked for beyond what a caller expects: records, padding."""
+_LONG: Final = 1 << 20
+"""A read longer than this first asks whether the file has so much: damage must not cost memory."""
 _PEEK: Final = 4096
 """Bytes a reader reads to see whether anything was added."""
 
@@ -215,10 +217,11 @@ class Store:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _pread(self, length: int, offset: int) -> bytes:
-        data = self.file.pread(length, offset)
-        if len(data) < length:
-            raise CorruptError("what should lie in the store, beyond its end,", offset)
-        return data
+        if offset + length < OFFSET_LIMIT and (length <= _LONG or offset + length <= self.file.size()):
+            data = self.file.pread(length, offset)
+            if len(data) == length:
+                return data
+        raise CorruptError("what should lie in the store, beyond its end,", offset)
 
     def read_checked(self, offset: int, length: int, crc: int, what: str = "data") -> bytes:
         """Bytes of the log; CorruptError if their CRC32C is not `crc`."""
