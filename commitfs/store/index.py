@@ -11,6 +11,25 @@ from commitfs.format.record import COMMIT, LOG_START, MAGIC, RECORD_SIZE, Record
 
 _CACHED: Final = 4096
 _WINDOW: Final = 256 << 10
+_PAGE: Final = 4096
+
+
+def as_far_as_readable(read: Callable[[int, int], bytes], offset: int, length: int) -> bytes:
+    """Bytes of the log to be searched, with zeros where they cannot be read: one bad sector hides no
+    more than its own page."""
+    try:
+        return read(offset, length)
+    except CorruptError:
+        parts = []
+        at, end = offset, offset + length
+        while at < end:
+            upto = min(at // _PAGE * _PAGE + _PAGE, end)
+            try:
+                parts.append(read(at, upto - at))
+            except CorruptError:
+                parts.append(bytes(upto - at))
+            at = upto
+        return b"".join(parts)
 
 
 class Skips:
@@ -184,7 +203,7 @@ class Index:
         end = error.offset
         while end > LOG_START:
             start = max(end - _WINDOW, LOG_START)
-            window = self._read(start, end - start + RECORD_SIZE - 8)
+            window = as_far_as_readable(self._read, start, end - start + RECORD_SIZE - 8)
             at = window.rfind(MAGIC, 0, end - start + len(MAGIC) - 1)
             while at >= 0:
                 found = parse(window, native.crc32c, at) if not at % 8 else None
@@ -199,4 +218,4 @@ class Index:
         return None
 
 
-__all__ = ["Index", "Skips"]
+__all__ = ["Index", "Skips", "as_far_as_readable"]

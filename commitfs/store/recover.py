@@ -5,6 +5,7 @@ writer walks what the device really has, tells a torn end from damage, and clear
 first record.
 """
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -69,7 +70,13 @@ class Found:
 def look(file: StoreFile, path: str, report: Report) -> Found:
     """Find the newest commit; FormatError, CorruptError."""
     found = _start(file, path, report)
-    _walk_on(file, found)
+    try:
+        _walk_on(file, found)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        at = found.state.offset
+        found.damage = found.damage or f"the device cannot read the log behind offset {at}"
     if found.damage:
         report(f"{path}: {found.damage}: run commitfs check")
     return found
@@ -106,7 +113,18 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
 
 
 def _slots(file: StoreFile) -> list[Slot | Unreadable]:
-    return [parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c) for offset in SLOT_OFFSETS]
+    return [_slot(file, offset) for offset in SLOT_OFFSETS]
+
+
+def _slot(file: StoreFile, offset: int) -> Slot | Unreadable:
+    """A reader makes do with the other slot where the device cannot read one.  A writer does not: it
+    would write to what it has not seen."""
+    try:
+        return parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c)
+    except OSError as error:
+        if error.errno != errno.EIO or file.writable:
+            raise
+        return Unreadable.DAMAGED
 
 
 def _start(file: StoreFile, path: str, report: Report) -> Found:
@@ -135,7 +153,13 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     # The slot's copy is as good as the record, but a record that differs is damage.
     if slot.head_has_record and slot.head is not None:
         expected, _ = records.pack(slot.head, native.crc32c)
-        if file.pread(RECORD_SIZE, slot.head.offset) != expected:
+        try:
+            there = file.pread(RECORD_SIZE, slot.head.offset)
+        except OSError as error:
+            if error.errno != errno.EIO or file.writable:
+                raise
+            there = b""
+        if there != expected:
             found.damage = f"the record of commit {slot.head.id} at offset {slot.head.offset} is damaged"
     return found
 

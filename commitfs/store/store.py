@@ -1,5 +1,6 @@
 """The store: one writer, many readers (P8), behind one class."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,7 +201,8 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the log, of commits in flight and stages too; CorruptError if there are fewer."""
+        """Bytes of the log, of commits in flight and stages too; CorruptError if there are fewer, or the
+        device cannot read them."""
         log = self.log
         segments = log.pending.within(offset, length) if log is not None else ()
         at, end = offset, offset + length
@@ -218,7 +220,12 @@ class Store:
 
     def _pread(self, length: int, offset: int) -> bytes:
         if offset + length < OFFSET_LIMIT and (length <= _LONG or offset + length <= self.file.size()):
-            data = self.file.pread(length, offset)
+            try:
+                data = self.file.pread(length, offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                raise CorruptError("what the device cannot read", offset) from error
             if len(data) == length:
                 return data
         raise CorruptError("what should lie in the store, beyond its end,", offset)

@@ -1,5 +1,6 @@
 """The check of commits' trees: sound ones pass, and each way to be unsound is found (P3, P7)."""
 
+import errno
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -345,3 +346,20 @@ def test_ids_no_store_of_that_size_can_have_end_the_check(world: World) -> None:
     assert store.head is not None
     store.log.head = store.head._replace(id=1 << 60)
     assert len(world.findings()) <= store.published_end // 128 + 1
+
+
+def test_what_the_device_cannot_read_is_damage_of_that_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = world_extent_offset(world)
+    pread = world.store.file.pread
+
+    def failing(length: int, offset: int) -> bytes:
+        if offset <= bad < offset + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(length, offset)
+
+    monkeypatch.setattr(world.store.file, "pread", failing)
+    (found,) = world.findings()
+    assert (found.path, found.offset) == (b"d/f", bad)
+    assert "cannot read" in found.message
