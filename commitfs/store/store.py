@@ -264,15 +264,15 @@ class Store:
         return self._index.back_from(self.head if newest is None else self.record(newest))
 
     def refresh(self) -> bool:
-        """Follow the writer, in another process, to the newest commit; whether there is a newer one."""
+        """Follow the writer, in another process, to the newest commit; whether there is a newer one.
+
+        Raises what `open` raises where another file has taken the store's place and is none.
+        """
         if self.writable or self._refused is not None:
             return False
         before = self._head
         if self.file.replaced():
-            fresh = self._opener(self.path, False)
-            self._superseded.append(self.file)
-            self.file = fresh
-            self._adopt_found(look(fresh, self.path, self._report))
+            self._take_over()
         elif before is None or not before.session:
             self._look_again()
         elif not self._still_there(before):
@@ -287,6 +287,19 @@ class Store:
             self._head = head or before
             self._end = state.offset
         return self._head != before
+
+    def _take_over(self) -> None:
+        """Go on in the file that has taken this one's place.  Where that is no store, or cannot be read,
+        this one stays as it was, and the next refresh tries again."""
+        fresh = self._opener(self.path, False)
+        try:
+            found = look(fresh, self.path, self._report)
+        except BaseException:
+            fresh.close()
+            raise
+        self._superseded.append(self.file)
+        self.file = fresh
+        self._adopt_found(found)
 
     def _still_there(self, head: Record) -> bool:
         found = parse(self.file.pread(RECORD_SIZE, head.offset), native.crc32c)
