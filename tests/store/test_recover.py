@@ -167,7 +167,7 @@ class TestTornEnd:
 
 
 class TestLostPages:
-    """STORE.md finding 1: after a failed sync all looks well while the device lacks the pages."""
+    """After a failed sync the kernel takes the pages for clean: reads show them, the device lacks them."""
 
     def test_a_writer_walks_what_the_device_has(self) -> None:
         disk, ends = crashed(30)
