@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from commitfs.cli.versions import changes_of
 from commitfs.errors import CorruptError
 from commitfs.format.extent import Extent, encode_extent
 from commitfs.format.inode import Blob, Dentry, Inode, encode_dentry, encode_inode, encode_xattr
@@ -27,6 +26,7 @@ from commitfs.store.check import Finding, Severity, check_store
 from commitfs.store.store import Store
 from commitfs.vfs.check import check_trees
 from commitfs.vfs.snapshot import Snapshot
+from commitfs.vfs.versions import changes_of
 from tests.torture.vfs_model import Walk
 
 DIR, FILE, LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
