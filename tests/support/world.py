@@ -1,5 +1,6 @@
 """A vfs on a real store in a folder, without a mount; and its trees as dictionaries."""
 
+import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,8 +72,6 @@ async def names(vfs: Vfs, ino: int) -> list[tuple[bytes, int]]:
 
 
 async def contents(vfs: Vfs, ino: int, size: int) -> bytes:
-    import os
-
     opened = await vfs.open(ino, os.O_RDONLY, CTX)
     parts = []
     at = 0
@@ -85,6 +84,19 @@ async def contents(vfs: Vfs, ino: int, size: int) -> bytes:
     await vfs.flush(opened.fh)
     await vfs.release(opened.fh)
     return b"".join(parts)
+
+
+async def save(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
+    """Write a file as a program does: open or create, write, close."""
+    found = await vfs.lookup(parent, name, CTX)
+    if found.ino:
+        opened = await vfs.open(found.ino, os.O_WRONLY | os.O_TRUNC, CTX)
+    else:
+        opened, _ = await vfs.create(parent, name, 0o644, os.O_WRONLY, CTX)
+    for at in range(0, len(data), 1 << 17):
+        await vfs.write(opened.fh, at, data[at : at + (1 << 17)])
+    await vfs.flush(opened.fh)
+    await vfs.release(opened.fh)
 
 
 async def tree_view(vfs: Vfs, root: int = ROOT_INO) -> View:
