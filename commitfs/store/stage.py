@@ -60,6 +60,16 @@ class Stager:
         """Counts of puts."""
         self._syncing = trio.Lock()
 
+    @property
+    def puts(self) -> int:
+        """How many puts there were."""
+        return self._put
+
+    @property
+    def synced(self) -> int:
+        """How many of the first of them are durable."""
+        return self._synced
+
     async def put(self, data: Buffer) -> int:
         """Give `data`, at most PUT_LIMIT bytes, a place; its offset in the log, a multiple of 4096.
 

@@ -5,7 +5,7 @@ from typing import Final
 from commitfs import native
 from commitfs.format.node import Root
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, root_word
-from commitfs.store.file import STAGE_ALIGN, is_no_room
+from commitfs.store.file import STAGE_ALIGN
 from commitfs.store.index import Skips
 from commitfs.store.log import Entry, Log, Ticket
 from commitfs.types import Buffer, CommitId
@@ -44,8 +44,8 @@ class _Surplus:
         try:
             self._log.file.write_stage(data, self._written)
         except OSError as error:
-            if not is_no_room(error):
-                self._log.latch(error)
+            # Also for want of room, which was allocated: the tree that refers to these bytes is built.
+            self._log.latch(error)
             raise
         self._forget()
         self._written += size

@@ -6,7 +6,7 @@ from typing import Any
 
 from commitfs.errors import FsError
 from commitfs.format.inode import NAME_MAX
-from commitfs.format.keys import xattr_key
+from commitfs.format.keys import inode_key, xattr_key
 from commitfs.vfs.api import Ctx, SetAttr
 from commitfs.vfs.files import Files, Handle
 from commitfs.vfs.live import Live, Node
@@ -46,12 +46,11 @@ class Attributes:
             changes["atime_ns"] = wanted.atime_ns
         if staged and not node.dead and node.fresh is None:
             commits.reserve(0)
-            node.attr = node.attr._replace(ctime_ns=now, **changes)
-            with live.changing():
+            path = live.path(node.ino)
+            with live.changing(inode_key(node.ino)):
+                node.attr = node.attr._replace(ctime_ns=now, **changes)
                 live.save(node)
-                live.changed("setattr", live.path(node.ino))
-            if wanted.size is None:
-                await commits.staged(files.who(ctx))
+                live.changed("setattr", path)
         elif changes:
             node.attr = node.attr._replace(ctime_ns=now, **changes)
             live.keep_atime(node)
@@ -59,6 +58,8 @@ class Attributes:
             # truncate(2) by path, and nobody's close will come (P2).
             await commits.point([node], files.who(ctx))
             live.unpin(node)
+        elif live.staged:
+            await commits.staged(files.who(ctx))
 
     def _place(self, ino: int, name: bytes) -> Node:
         if name.startswith(b"system.posix_acl_"):
@@ -79,20 +80,23 @@ class Attributes:
             raise FsError(errno.ENODATA)
         if value is not None and len(value) > XATTR_MAX:
             raise FsError(errno.E2BIG)
-        node.attr = node.attr._replace(ctime_ns=live.now())
+        now = live.now()
         if node.xattrs is not None:
+            node.attr = node.attr._replace(ctime_ns=now)
             if value is None:
                 del node.xattrs[name]
             else:
                 node.xattrs[name] = value
             return
-        with live.changing():
+        path = live.path(node.ino)
+        key = xattr_key(node.ino, name)
+        with live.changing(inode_key(node.ino), key):
+            node.attr = node.attr._replace(ctime_ns=now)
             if value is None:
-                key = xattr_key(node.ino, name)
                 live.blobs.pop(key, None)
                 live.tree.delete(key)
             else:
                 live.save_xattr(node.ino, name, value)
             live.save(node)
-            live.changed("removexattr" if value is None else "setxattr", live.path(node.ino))
+            live.changed("removexattr" if value is None else "setxattr", path)
         await self.files.commits.staged(self.files.who(ctx))

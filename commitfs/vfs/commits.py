@@ -8,6 +8,7 @@ Invariants
       files whose commit point could not be kept, to be tried again (STORE.md section 10).
 """
 
+import logging
 import math
 import stat
 from collections.abc import Callable, Sequence
@@ -15,11 +16,11 @@ from typing import NamedTuple
 
 import trio
 
-from commitfs.errors import FsError
+from commitfs.errors import CommitfsError
 from commitfs.format.extent import Extent
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Blob, encode_xattr
-from commitfs.format.keys import INODE, inode_key, split_key
+from commitfs.format.keys import ALLOCATOR_KEY, INODE, inode_key, split_key
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
@@ -30,7 +31,9 @@ from commitfs.vfs.namespace import land
 
 FILE_ROOM = 12 << 10
 """Bytes a commit of one file may need beside its data: record, facts and a changed path in the tree."""
-EXTENT_ROOM = 64
+EXTENT_ROOM = 72
+NODE_ROOM = 1100
+"""What one run may need: its extent beside others, or a node of the tree."""
 SPARE_ROOM = 128 << 10
 """Kept free of new contents, so that files can still be removed from a full disk."""
 STAGED_LIMIT = 2 << 20
@@ -49,6 +52,18 @@ class Who(NamedTuple):
 
 NOBODY = Who(0, 0, b"")
 
+log = logging.getLogger(__name__)
+
+
+def _room(node: Node, pending: Pending) -> int:
+    """Upper bound of what a commit of these contents places in the log.
+
+    In a file that has extents already, each run may change a node of its own.
+    """
+    scattered = node.saved is not None and node.saved.stored > 0
+    each = NODE_ROOM if scattered else EXTENT_ROOM
+    return FILE_ROOM + pending.memory + (pending.memory >> 9) + each * len(pending.runs)
+
 
 class Commits:
     def __init__(
@@ -59,8 +74,10 @@ class Commits:
         self.committer = committer
         self.stager = stager
         self.settle_time = settle
-        self.pending: set[Node] = set()
+        self.pending: dict[Node, tuple[int, int]] = {}
+        """Nodes with pending contents: their bytes in memory, and the room their commit needs."""
         self.memory = 0
+        self.room = 0
         self.retry: set[Node] = set()
         self._spill_done: trio.Event | None = None
         self._staged = trio.Event()
@@ -75,13 +92,30 @@ class Commits:
         if pending is None:
             pending = node.pending = Pending(node.attr.size)
             self.live.pin(node)
-        if not node.dead:
-            self.pending.add(node)
+            self.account(node)
         return pending
+
+    def account(self, node: Node) -> None:
+        """The node's pending contents have changed, or are gone."""
+        pending = node.pending
+        memory, room = self.pending.pop(node, (0, 0))
+        self.memory -= memory
+        self.room -= room
+        if pending is not None:
+            memory = pending.memory
+            room = 0 if node.dead else _room(node, pending)
+            self.pending[node] = memory, room
+            self.memory += memory
+            self.room += room
+
+    def full(self, pending: Pending, more: int) -> bool:
+        """Whether contents in memory have to go to a stage before `more` bytes join them."""
+        over = pending.memory + more > SPILL_BYTES or self.memory + more > MEMORY_LIMIT
+        return over and pending.memory > 0
 
     def reserve(self, more: int) -> None:
         """Make sure that `more` pending bytes and all that waits already will fit.  Raises OSError."""
-        waiting = self.memory + more + FILE_ROOM * (len(self.pending) + 1)
+        waiting = self.room + more + (more >> 9) + FILE_ROOM
         self.store.reserve(waiting + self.live.tree.estimate() + SPARE_ROOM)
 
     async def spilled(self, node: Node) -> None:
@@ -137,32 +171,22 @@ class Commits:
     def _stored(self, node: Node, pending: Pending, at: int, length: int, extent: Extent) -> None:
         """Bytes of `pending` lie in the log now.  The file may have been unlinked meanwhile: then its
         Pending is another one, and this one is not counted any more."""
-        before = pending.memory
         pending.replace(at, length, extent)
         if node.pending is pending:
-            self.memory += pending.memory - before
+            self.account(node)
 
     async def _stage(self, node: Node, pending: Pending, batch: list[tuple[int, bytes]], size: int) -> None:
         joined = b"".join(data for _, data in batch) + bytes(-size % 4096)
         offset = await self.stager.put(joined)
-        pending.unsynced = True
+        pending.staged = self.stager.puts
         for at, data in batch:
             self._stored(node, pending, at, len(data), make_extent(data, offset, crc32c))
             offset += len(data)
 
     def dead(self, node: Node, old: Pending | None) -> None:
         """The node's last name is gone: nothing of it will be committed."""
-        if node.pending is not old:
-            self.memory += node.pending.memory if node.pending is not None else 0
-            self.memory -= old.memory if old is not None else 0
-        self.pending.discard(node)
+        self.account(node)
         self.retry.discard(node)
-
-    def drop(self, node: Node) -> None:
-        """Nobody has the dead node open any more: its contents may go."""
-        if node.pending is not None:
-            self.memory -= node.pending.memory
-            node.pending = None
 
     # Commit points
 
@@ -175,12 +199,13 @@ class Commits:
         `change` is a namespace change that belongs to the same commit; it may refuse with FsError, and
         then nothing has happened.
         """
-        for node in nodes:
-            await self.spilled(node)
-            while node.pending is not None and node.pending.unsynced:
-                node.pending.unsynced = False
+        while True:
+            if busy := next((node for node in nodes if node.spilling), None):
+                await self.spilled(busy)
+            elif any(n.pending is not None and n.pending.staged > self.stager.synced for n in nodes):
                 await self.stager.sync()
-                await self.spilled(node)
+            else:
+                break  # and nothing was awaited since that was seen
         await self.committer.acknowledge(self.build(nodes, who, change))
 
     def build(self, nodes: Sequence[Node], who: Who, change: Callable[[], object] | None = None) -> Ticket:
@@ -188,13 +213,12 @@ class Commits:
         live = self.live
         live.check_writable()
         room = live.tree.estimate() + sum(map(len, live.blobs.values())) + FILE_ROOM
-        for node in nodes:
-            if (pending := node.pending) is not None:
-                room += FILE_ROOM + pending.memory + (pending.memory >> 9) + EXTENT_ROOM * len(pending.runs)
+        room += sum(_room(node, node.pending) for node in nodes if node.pending is not None)
         try:
             txn = self.store.begin(room)
         except OSError:
             self.retry.update(node for node in nodes if node.pending is not None)
+            self._staged.set()
             raise
         try:
             if change is not None:
@@ -214,17 +238,20 @@ class Commits:
         txn.add(encode_facts(facts, crc32c))
         for node in nodes:
             self._touch(node)
-        with live.changing():
+        keys = [ALLOCATOR_KEY, *live.blobs, *(inode_key(split_key(key)[0]) for key in live.blobs)]
+        with live.changing(*keys):
             for node in nodes:
                 self._save_contents(txn, node)
             for key, value in live.blobs.items():
                 self._save_blob(txn, key, value)
             live.blobs.clear()
             live.numbers.save()
+            live.tree.edits += 1  # from here on an error leaves offsets in the tree that do not hold
             root = live.tree.build(txn.add)
+            ticket = txn.finish(root=root, time_ns=now)
         live.changes.clear()
         live.changes_truncated = False
-        return txn.finish(root=root, time_ns=now)
+        return ticket
 
     def _change(self, node: Node) -> Change:
         return Change("write" if node.fresh is None else "create", self.live.path(node.ino), node.attr.size)
@@ -246,11 +273,9 @@ class Commits:
         if pending is None:
             return
         assert node.saved is not None
-        memory = pending.memory
         stored = pending.apply(live.tree, self.store, node.ino, node.saved.stored, txn.add, crc32c)
-        self.memory -= memory
         node.pending = None
-        self.pending.discard(node)
+        self.account(node)
         self.retry.discard(node)
         node.attr = node.attr._replace(stored=stored)
         live.save(node)
@@ -301,9 +326,8 @@ class Commits:
                 continue
             try:
                 await self.settle()
-            except OSError:
-                # No room, or the store is latched: whoever saves next is told.  Tried again then.
-                if self.store.latched is None:
+            except (OSError, CommitfsError) as exc:
+                # Whoever saves next is told.  Want of room passes; what else there is does not.
+                log.warning("staged changes could not be committed: %s", exc)
+                if self.store.latched is None and self.live.broken is None:
                     self._staged.set()
-            except FsError:
-                pass

@@ -164,15 +164,16 @@ def _run_slice(run: Run, start: int, end: int) -> Run:
 class Pending:
     """Contents of one file written or truncated since its last commit point, over a base in the tree."""
 
-    __slots__ = ("base_limit", "memory", "runs", "starts", "unsynced")
+    __slots__ = ("base_limit", "memory", "runs", "staged", "starts")
 
     def __init__(self, base_limit: int) -> None:
         self.base_limit = base_limit
         self.starts: list[int] = []
         self.runs: list[Run] = []
         self.memory = 0
-        self.unsynced = False
-        """Some of its extents lie in a stage and may not be durable yet."""
+        self.staged = 0
+        """Number of the stager's put that holds the last of its extents; to be durable before a commit
+        refers to them."""
 
     def write(self, offset: int, data: Buffer) -> None:
         starts, runs = self.starts, self.runs
@@ -304,7 +305,7 @@ def detach(tree: TreeView, ino: int, size: int, pending: Pending | None) -> Pend
         result.starts.append(at)
         result.runs.append(extent)
     if pending is not None:
-        result.unsynced = pending.unsynced
+        result.staged = pending.staged
         for start, run in zip(pending.starts, pending.runs, strict=True):
             if isinstance(run, Extent):
                 result.replace(start, run.length, run)

@@ -10,12 +10,12 @@ from typing import cast
 
 import trio
 
-from commitfs.errors import FsError
+from commitfs.errors import FsError, ReadOnlyError
 from commitfs.store.store import Store
 from commitfs.vfs import namespace
 from commitfs.vfs.api import Ctx, Opened
-from commitfs.vfs.commits import MEMORY_LIMIT, NOBODY, Commits, Who
-from commitfs.vfs.content import SPILL_BYTES, Pending, read_tree
+from commitfs.vfs.commits import NOBODY, Commits, Who
+from commitfs.vfs.content import Pending, read_tree
 from commitfs.vfs.live import Live, Node
 
 RELEASE_WAIT = 0.1
@@ -145,10 +145,9 @@ class Files:
         commits = self.commits
         commits.reserve(0)
         pending = commits.start(node)
-        before = pending.memory
         if size < node.attr.size:
             pending.truncate(size)
-        commits.memory += pending.memory - before
+            commits.account(node)
         node.attr = node.attr._replace(size=size, mtime_ns=now, ctime_ns=now)
         return pending
 
@@ -170,16 +169,17 @@ class Files:
     async def write(self, handle: Handle, offset: int, data: bytes) -> int:
         commits = self.commits
         node = handle.node
-        if node.spilling:
-            await commits.spilled(node)
         live = self.live
         live.check_writable()
         length = len(data)
+        # Room is made before anything is accepted: what a failed write took nobody would know of.
+        while node.spilling or (node.pending is not None and commits.full(node.pending, length)):
+            await (commits.spilled(node) if node.spilling else commits.spill(node))
+            live.check_writable()
         commits.reserve(length)
         pending = commits.start(node)
-        before = pending.memory
         pending.write(offset, data)
-        commits.memory += pending.memory - before
+        commits.account(node)
         now = live.now()
         attr = node.attr
         node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
@@ -187,10 +187,12 @@ class Files:
         handle.owes = pending
         if not handle.privileged and attr.mode & PRIVILEGES:
             self._drop_privileges(node)
-        if pending.memory > SPILL_BYTES or commits.memory > MEMORY_LIMIT:
-            await commits.spill(node)
         if handle.sync:
-            await self._commit(handle)
+            try:
+                await self._commit(handle)
+            except BaseException:
+                self.invalidate(node.ino)  # the bytes are there, though not durable
+                raise
         return length
 
     def _drop_privileges(self, node: Node) -> None:
@@ -202,12 +204,21 @@ class Files:
     # Commit points
 
     async def _commit(self, handle: Handle) -> None:
-        """A commit point of the handle's file, if it still has a name."""
+        """A commit point of the handle's file, if it still has a name.
+
+        Where its bytes went with somebody else's commit and what is pending now is not its own, it
+        makes its commit (P1) without those contents (P2).
+        """
+        node = handle.node
         handle.dirty = False
-        if handle.node.dead:
+        if node.dead:
             return
+        own = node.pending is None or handle.owes is node.pending
         try:
-            await self.commits.point([handle.node], handle.who)
+            await self.commits.point([node] if own else [], handle.who)
+        except ReadOnlyError as exc:
+            handle.dirty = True
+            raise FsError(errno.EIO, str(exc)) from exc
         except BaseException:
             handle.dirty = True
             raise
@@ -223,6 +234,7 @@ class Files:
         if self._commits is None:
             return
         if handle.node.pending is not None and not handle.node.dead:
+            handle.owes = handle.node.pending  # fsync means all of the file
             await self._commit(handle)
         else:
             handle.dirty = False
@@ -238,10 +250,8 @@ class Files:
         self._releasing += 1
         try:
             if node.pending is not None and commits is not None:
-                if node.dead:
-                    if not node.handles:
-                        commits.drop(node)
-                elif handle.owes is node.pending or (handle.writable and not node.writers):
+                last = handle.writable and not node.writers
+                if not node.dead and (handle.owes is node.pending or last):
                     await commits.point([node], handle.who)
         finally:
             self._releasing -= 1
@@ -255,7 +265,12 @@ class Files:
         """Wait for the RELEASEs under way, and shortly for those that are about to come (P4)."""
         late = trio.current_time() - RELEASE_WAIT
         with trio.move_on_after(RELEASE_WAIT):
-            while self._releasing or any(handle.flushed > late for handle in self._unreleased):
-                if self._released is None:
-                    self._released = trio.Event()
-                await self._released.wait()
+            while any(handle.flushed > late for handle in self._unreleased):
+                await self._one_release()
+        while self._releasing:
+            await self._one_release()
+
+    async def _one_release(self) -> None:
+        if self._released is None:
+            self._released = trio.Event()
+        await self._released.wait()

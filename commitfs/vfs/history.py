@@ -55,6 +55,10 @@ class History:
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
         self.owner = (os.getuid(), os.getgid())
 
+    def follow(self) -> None:
+        """The store has moved on, or was replaced: look at its commits anew."""
+        self._snapshots.clear()
+
     def snapshot(self, commit: int) -> Snapshot:
         """Raises FsError ENOENT for a commit that is not there."""
         found = self._snapshots.get(commit)
@@ -69,6 +73,11 @@ class History:
         if len(self._snapshots) > SNAPSHOTS:
             self._snapshots.popitem(last=False)
         return found
+
+    def _valid(self, commit: int) -> float:
+        """Beside a writer the newest commit may not be durable yet, and might be written anew."""
+        head = self.store.head
+        return FOREVER if self.store.writable or (head is not None and commit < head.id) else 0.0
 
     def _record(self, commit: int) -> Record:
         record = self.snapshot(commit).record
@@ -130,13 +139,18 @@ class History:
         attr = snapshot.attr(ROOT_INO)
         when = record.time_ns
         return attr._replace(
-            ino=commit << SHIFT | ROOT_INO, mtime_ns=when, ctime_ns=when, atime_ns=when, attr_valid=FOREVER
+            ino=commit << SHIFT | ROOT_INO,
+            mtime_ns=when,
+            ctime_ns=when,
+            atime_ns=when,
+            attr_valid=self._valid(commit),
         )
 
     def _attr(self, snapshot: Snapshot, commit: int, ino: int) -> Attr:
         inode = snapshot.inode(ino)
         at = commit if stat.S_ISDIR(inode.mode) else inode.changed
-        return stat_of(at << SHIFT | ino, inode, FOREVER, FOREVER)
+        valid = self._valid(commit)
+        return stat_of(at << SHIFT | ino, inode, valid, valid)
 
     def getattr(self, ino: int) -> Attr:
         if ino == COMMITS_INO:

@@ -52,8 +52,10 @@ from commitfs.format.keys import (
     type_range,
     xattr_key,
 )
+from commitfs.format.node import NO_ROOT
 from commitfs.store.store import Store
-from commitfs.vfs.content import Pending, TreeView
+from commitfs.store.tree import Tree
+from commitfs.vfs.content import Pending, TreeView, detach
 from commitfs.vfs.node import Fresh, InodeNumbers, Node
 
 MAX_CLEAN = 4096
@@ -65,12 +67,31 @@ MAX_CHANGES = 64
 HIDDEN = frozenset((b".commits", b".versions"))
 
 
+class LiveTree(Tree):
+    """The tree of the newest commit, which counts what was staged in it."""
+
+    __slots__ = ("edits",)
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.nodes, store.head.root if store.head is not None else NO_ROOT)
+        self.edits = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        super().put(key, value)
+        self.edits += 1
+
+    def delete(self, key: bytes) -> bool:
+        found = super().delete(key)
+        self.edits += found
+        return found
+
+
 class Live:
     """State of the live tree and the steps all operations are made of."""
 
     def __init__(self, store: Store, now: Callable[[], int] = time.time_ns) -> None:
         self.store = store
-        self.tree = store.tree(store.head)
+        self.tree = LiveTree(store)
         self.now = now
         self.nodes: dict[int, Node] = {}
         """Nodes that memory alone knows the truth about: open, pending, fresh, dead."""
@@ -116,11 +137,15 @@ class Live:
 
     def unpin(self, node: Node) -> None:
         """Let go of a node that nothing needs any more."""
-        if node.handles or node.pending is not None or node.fresh is not None:
+        if node.handles or node.fresh is not None:
             return
         if node.dead:
             if not self.lookups.get(node.ino):
                 self.nodes.pop(node.ino, None)
+                old, node.pending = node.pending, None
+                self.on_dead(node, old)
+        elif node.pending is not None:
+            return
         elif not self.fresh.get(node.ino) and self.nodes.pop(node.ino, None) is not None:
             self.clean[node.ino] = node
 
@@ -136,12 +161,18 @@ class Live:
 
     def follow(self) -> None:
         """The store has a newer commit, made by another process: look at that from now on."""
-        self.tree = self.store.tree(self.store.head)
+        old, self.tree = self.tree, LiveTree(self.store)
         self.clean.clear()
         for node in self.nodes.values():
+            if node.dead:
+                continue
             value = self.tree.get(inode_key(node.ino))
             if value is not None:
                 node.attr = node.saved = decode_inode(value)
+            else:
+                # Removed by the writer, and open here.
+                node.pending = detach(old, node.ino, node.attr.size, None)
+                node.saved = None
 
     def looked_up(self, ino: int) -> None:
         self.lookups[ino] = self.lookups.get(ino, 0) + 1
@@ -180,10 +211,12 @@ class Live:
         """Round the part of an operation that changes the tree, `keys` above all (L4)."""
         self.check_writable()
         self.touch_keys(*keys)
+        edits = self.tree.edits
         try:
             yield
         except BaseException as exc:
-            self.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
+            if self.tree.edits != edits:
+                self.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
             raise
 
     def check_writable(self) -> None:

@@ -200,16 +200,16 @@ def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, n
             del live.fresh[parent.ino]
         node.fresh = None
         node.attr = node.attr._replace(nlink=0, ctime_ns=now)
-        if not node.handles:
-            node.pending = None
     else:
         live.remove_name(parent, name, cookie, node)
         if node.is_dir:
             live.bury(node, now)
         else:
             if node.attr.nlink <= 1:
-                open_still = node.handles and stat.S_ISREG(node.attr.mode)
-                node.pending = detach(live.tree, node.ino, node.attr.size, old) if open_still else None
+                # Whoever has it open can still read it, or open it again through /proc/self/fd.
+                known = node.handles or live.lookups.get(node.ino)
+                keep = known and stat.S_ISREG(node.attr.mode)
+                node.pending = detach(live.tree, node.ino, node.attr.size, old) if keep else None
             live.drop_link(node, (parent.ino, cookie), now)
     if node.dead:
         live.on_dead(node, old)

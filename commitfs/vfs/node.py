@@ -82,7 +82,9 @@ class InodeNumbers:
                 ino = parent.ino + 1
             elif ino % GROUP == 0:
                 ino = self._group()
-            if not (self._wrapped and self._taken(ino)):
+            # A file that never was committed and is gone by name may still be open, and its number
+            # may not have been noted with its directory.
+            if ino not in self._space.nodes and not (self._wrapped and self._in_tree(ino)):
                 break
             ino += 1
         parent.attr = parent.attr._replace(extra=ino + 1)
@@ -103,8 +105,8 @@ class InodeNumbers:
                 return first
         raise FsError(errno.ENOSPC, "no inode numbers left")
 
-    def _taken(self, ino: int) -> bool:
-        return ino in self._space.nodes or self._space.tree.get(inode_key(ino)) is not None
+    def _in_tree(self, ino: int) -> bool:
+        return self._space.tree.get(inode_key(ino)) is not None
 
     def save(self) -> None:
         """Into the tree, with a commit that is made anyway."""

@@ -6,6 +6,7 @@ docs/concurrency.md lists the awaits that matter.
 """
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from commitfs.errors import FsError
+from commitfs.errors import CommitfsError, FsError, StoreError
 from commitfs.format.inode import NAME_MAX
 from commitfs.format.keys import ROOT_INO
 from commitfs.store.committer import GroupCommitter
@@ -34,6 +35,9 @@ BATCH = 256
 COMMITS = b".commits"
 DOTS = 2
 """Cookies of "." and ".." are 1 and 2."""
+
+
+log = logging.getLogger(__name__)
 
 
 def is_past(ino: int) -> bool:
@@ -100,6 +104,7 @@ class Vfs:
         """A read-only mount follows the newest commit of the store (P8)."""
         if not self.store.writable and self.store.refresh():
             self.live.follow()
+            self.history.follow()
 
     def _new_fh(self, ino: int = 0) -> int:
         fh = self._next_fh
@@ -374,7 +379,11 @@ class Vfs:
             self._follow()
             return
         await self.files.releases()
-        await commits.settle()
+        try:
+            await commits.settle()
+        except (OSError, StoreError) as exc:
+            # A full or failed disk is no reason not to show what there is.
+            log.debug("history is shown without the latest staged changes: %s", exc)
 
     # Life
 
@@ -395,12 +404,23 @@ class Vfs:
     async def close(self) -> None:
         """The last commit of all that is pending and staged; durable when it returns."""
         commits = self.commits
-        if commits is None or self.live.broken is not None:
+        if commits is None:
             return
+        failed: Exception | None = None
         for node in list(commits.pending):
             if node.pending is not None and not node.dead:
-                await commits.point([node], NOBODY)
-        await commits.settle()
+                try:
+                    await commits.point([node], NOBODY)
+                except (OSError, CommitfsError) as exc:
+                    failed = failed or exc
+        try:
+            if self.live.staged:
+                self.live.check_writable()
+            await commits.settle()
+        except (OSError, CommitfsError) as exc:
+            failed = failed or exc
+        if failed is not None:
+            raise failed
 
 
 def disk_below(store: Store) -> StatFs:

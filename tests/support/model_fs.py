@@ -103,7 +103,9 @@ class Model:
         if handle.dirty:
             handle.dirty = False
             if handle.thing.links:
-                self.commit(handle.thing)
+                # A commit in any case; but of contents only if it had a part in them.
+                own = not handle.thing.pending or handle.owes == handle.thing.commits
+                self.commit(*([handle.thing] if own else []))
 
     def release(self, handle: Open) -> None:
         thing = handle.thing
@@ -116,6 +118,7 @@ class Model:
     def fsync(self, handle: Open) -> None:
         handle.dirty = False
         if handle.thing.pending and handle.thing.links:
+            handle.owes = handle.thing.commits
             self.commit(handle.thing)
         else:
             self.settle()
