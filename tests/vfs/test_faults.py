@@ -217,11 +217,10 @@ async def test_a_close_is_not_acknowledged_before_its_stage_is_written(
     assert reopened(disk) == {b"f": data}
 
 
-@pytest.mark.parametrize(("call", "at"), [("write_aside", 1), ("write_stage", 1), ("write_stage", 3)])
 async def test_no_room_for_a_commit_larger_than_a_recovery_reads(
-    path: Path, disk: LimitedDisk, faults: Faults, failing: Opener, call: str, at: int
+    path: Path, disk: LimitedDisk, faults: Faults, failing: Opener
 ) -> None:
-    """Its surplus is staged while it is made; later commits are none the worse for it."""
+    """The stage of its surplus cannot be had; later commits are none the worse for it."""
     one, two = noise(800_000, 1), noise(900_000, 2)
     with short_commits(64 << 10):
         async with open_vfs(path, opener=failing) as vfs:
@@ -229,7 +228,7 @@ async def test_no_room_for_a_commit_larger_than_a_recovery_reads(
             await vfs.mkdir(ROOT_INO, b"d", 0o755, CTX)
             fh = (await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)).fh
             await write(vfs, fh, two)
-            fail(faults, call, errno.ENOSPC, at=at)
+            fail(faults, "write_aside", errno.ENOSPC)
             with pytest.raises(OSError, match="space"):
                 await vfs.flush(fh)
             assert faults.hit
@@ -243,6 +242,30 @@ async def test_no_room_for_a_commit_larger_than_a_recovery_reads(
             assert committed(vfs, b"f") == two
             await save(vfs, b"h", b"h")
     assert reopened(disk) == {b"f": two, b"d": None, b"g": b"g", b"h": b"h"}
+
+
+@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+async def test_a_commit_larger_than_a_recovery_reads_fails_in_the_middle(
+    path: Path, disk: LimitedDisk, faults: Faults, failing: Opener, code: int, at: int
+) -> None:
+    """Its surplus had room and cannot be written: no later commit may build on what it left."""
+    one, two = noise(800_000, 1), noise(900_000, 2)
+    with short_commits(64 << 10):
+        async with open_vfs(path, opener=failing, clean=False) as vfs:
+            ino = await save(vfs, b"f", one)
+            before = newest(vfs)
+            fh = (await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)).fh
+            await write(vfs, fh, two)
+            fail(faults, "write_stage", code, at=at)
+            await failed_close(vfs, fh)
+            faults.heal()
+            assert await refusal(vfs.mkdir(ROOT_INO, b"d", 0o755, CTX)) == errno.EROFS
+            assert await refusal(vfs.flush(fh)) in (errno.EROFS, errno.EIO)
+            assert newest(vfs) == vfs.store.durable_id == before
+            assert committed(vfs, b"f") == one
+            assert await whole(vfs, ino) == two
+    assert reopened(disk) == {b"f": one}
 
 
 @pytest.mark.expect_logs("staged changes could not be committed")
