@@ -2,19 +2,22 @@
 
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
+from commitfs.errors import FsError
 from commitfs.format.keys import ROOT_INO
 from commitfs.store.committer import GroupCommitter
+from commitfs.store.file import StoreFile, open_file
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
 from commitfs.vfs.api import Ctx
 from commitfs.vfs.create import create_store
 from commitfs.vfs.history import SHIFT
+from commitfs.vfs.snapshot import Snapshot
 from commitfs.vfs.vfs import Vfs
 from tests.support.model_fs import Entry, View
 
@@ -23,12 +26,19 @@ _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}
 
 
 @asynccontextmanager
-async def open_vfs(path: Path, *, settle: float = 1000.0, clean: bool = True) -> AsyncIterator[Vfs]:
+async def open_vfs(
+    path: Path,
+    *,
+    settle: float = 1000.0,
+    clean: bool = True,
+    opener: Callable[[str, bool], StoreFile] = open_file,
+) -> AsyncIterator[Vfs]:
     """A Vfs that serves a writable store; the store is made if there is none.  With `clean` it is
-    closed as at unmount, else left as a killed daemon leaves it."""
+    closed as at unmount, else left as a killed daemon leaves it.  `opener` may open another file
+    than the one at `path`, which then is asked only how full its disk is."""
     if not path.exists():
         create_store(path, uid=0, gid=0)
-    store = Store.open(path, writable=True)
+    store = Store.open(path, writable=True, opener=opener)
     try:
         committer = GroupCommitter(store)
         stager = Stager(store, committer)
@@ -54,6 +64,42 @@ async def lookup(vfs: Vfs, path: bytes) -> int:
             raise FileNotFoundError(path)
         ino = attr.ino
     return ino
+
+
+def newest(vfs: Vfs) -> int:
+    """Id of the newest commit, durable or not."""
+    assert vfs.store.head is not None
+    return int(vfs.store.head.id)
+
+
+async def new(vfs: Vfs, name: bytes, flags: int = os.O_RDWR, *, parent: int = ROOT_INO) -> tuple[int, int]:
+    """(handle, inode) of a file made and open."""
+    opened, attr = await vfs.create(parent, name, stat.S_IFREG | 0o644, flags, CTX)
+    return opened.fh, attr.ino
+
+
+async def save(vfs: Vfs, name: bytes, data: bytes, *, parent: int = ROOT_INO) -> int:
+    """Inode of a file made, written and closed."""
+    fh, ino = await new(vfs, name, parent=parent)
+    await vfs.write(fh, 0, data)
+    await close(vfs, fh)
+    return ino
+
+
+async def close(vfs: Vfs, fh: int) -> None:
+    await vfs.flush(fh)
+    await vfs.release(fh)
+
+
+def committed(vfs: Vfs, path: bytes, commit: int | None = None) -> bytes | None:
+    """Contents in a commit (the newest), None if it is not there."""
+    record = vfs.store.head if commit is None else vfs.store.record(commit)
+    snapshot = Snapshot(vfs.store, record)
+    try:
+        ino = snapshot.resolve(path)
+    except FsError:
+        return None
+    return snapshot.read(ino, 0, 1 << 30)
 
 
 async def names(vfs: Vfs, ino: int) -> list[tuple[bytes, int]]:

@@ -17,7 +17,7 @@ from commitfs.vfs.api import SetAttr
 from commitfs.vfs.history import COMMITS_INO, facts
 from commitfs.vfs.snapshot import Snapshot
 from commitfs.vfs.vfs import Vfs
-from tests.support.world import CTX, contents, names, open_vfs
+from tests.support.world import CTX, close, committed, contents, names, new, newest, open_vfs, save
 
 USER = CTX._replace(uid=1000, gid=1000)
 
@@ -26,39 +26,6 @@ USER = CTX._replace(uid=1000, gid=1000)
 async def vfs(tmp_path: Path) -> AsyncIterator[Vfs]:
     async with open_vfs(tmp_path / "store.db") as made:
         yield made
-
-
-def newest(vfs: Vfs) -> int:
-    assert vfs.store.head is not None
-    return int(vfs.store.head.id)
-
-
-async def new(vfs: Vfs, name: bytes, flags: int = os.O_RDWR) -> tuple[int, int]:
-    opened, attr = await vfs.create(ROOT_INO, name, stat.S_IFREG | 0o644, flags, CTX)
-    return opened.fh, attr.ino
-
-
-async def save(vfs: Vfs, name: bytes, data: bytes) -> int:
-    fh, ino = await new(vfs, name)
-    await vfs.write(fh, 0, data)
-    await close(vfs, fh)
-    return ino
-
-
-async def close(vfs: Vfs, fh: int) -> None:
-    await vfs.flush(fh)
-    await vfs.release(fh)
-
-
-def committed(vfs: Vfs, path: bytes, commit: int | None = None) -> bytes | None:
-    """Contents in a commit (the newest), None if it is not there."""
-    record = vfs.store.head if commit is None else vfs.store.record(commit)
-    snapshot = Snapshot(vfs.store, record)
-    try:
-        ino = snapshot.resolve(path)
-    except FsError:
-        return None
-    return snapshot.read(ino, 0, 1 << 30)
 
 
 async def test_p1_close_is_one_durable_commit(vfs: Vfs) -> None:
