@@ -234,6 +234,24 @@ Session.serve = failing
 
 
 @pytest.mark.parametrize("background", [False, True])
+def test_an_error_of_the_machine_before_it_serves_is_one_line(place: Place, background: bool) -> None:
+    patch = """
+def create(path):
+    raise OSError(28, 'No space left on device')
+commitfs.daemon.mount.create_store = create
+"""
+    args = ["mount", str(place.store), str(place.point), *([] if background else ["-f"])]
+    program = PATCHED.format(patch=patch, args=args)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"commitfs: cannot mount {place.store} at {place.point}: No space left on device\n"
+    )
+
+
+@pytest.mark.parametrize("background", [False, True])
 def test_a_mount_that_fails_leaves_no_store(place: Place, background: bool) -> None:
     patch = """
 def init(*args):
