@@ -131,12 +131,30 @@ commitfs.vfs.vfs.Vfs.close = close
     process.wait(timeout=60)
 
 
-def test_umount_of_a_dead_mount(place: Place) -> None:
-    process = place.foreground()
+def test_umount_of_a_dead_mount_tells_that_changes_may_be_missing(place: Place) -> None:
+    process = place.foreground("", "-o", "settle=1000")
+    os.mkdir(place.point / "lost")
     process.kill()
     process.wait()
     assert is_dead(os.fsencode(place.point))
-    assert place.umount().returncode == 0
+    done = place.umount()
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        f"commitfs: unmounted {place.point}, whose daemon had died: what was closed or synced is durable, "
+        "changes of its last moments may be missing\n"
+    )
+    assert not place.mounted
+    assert place.names() == []
+
+
+def test_umount_of_a_dead_mount_that_only_read(place: Place) -> None:
+    place.mount()
+    place.umount()
+    process = place.foreground("", "-o", "ro")
+    process.kill()
+    process.wait()
+    done = place.umount()
+    assert (done.returncode, done.stderr) == (0, b"")
     assert not place.mounted
 
 
