@@ -65,3 +65,14 @@ class FsError(CommitfsError):
 
     def __repr__(self) -> str:
         return f"FsError({_errno.errorcode.get(self.errno, self.errno)})"
+
+
+def one_line(exc: BaseException) -> str:
+    """What to tell people of an error that ends something: no number, no name of a class where it is
+    one of ours or of the system's."""
+    if isinstance(exc, CommitfsError):
+        return str(exc)
+    if not isinstance(exc, OSError):
+        return f"{type(exc).__name__}: {exc}"
+    reason = exc.strerror or str(exc)
+    return reason if exc.filename is None else f"{os.fsdecode(exc.filename)}: {reason}"

@@ -18,11 +18,11 @@ from commitfs.cli.check import check
 from commitfs.cli.log import log
 from commitfs.cli.ls import ls
 from commitfs.cli.mount import mount
-from commitfs.cli.output import complain
+from commitfs.cli.output import complain, drop, flush
 from commitfs.cli.show import show
 from commitfs.cli.stats import stats
 from commitfs.cli.umount import umount
-from commitfs.errors import CommitfsError
+from commitfs.errors import CommitfsError, one_line
 
 COMPLETE = "_COMMITFS_COMPLETE"
 """Set by a shell that completes a command line."""
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
         # Not click's own main: it ends with an empty line on an interrupt and with 1 on a broken pipe.
         with commands.make_context("commitfs", list(argv)) as ctx:
             code = commands.invoke(ctx)
-        sys.stdout.flush()
+        flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as exc:
         return exc.exit_code
@@ -79,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
         # As programs end that SIGPIPE kills: the reader of our output is gone, and knows.
         return 128 + signal.SIGPIPE
     except OSError as exc:
-        complain(_os_error(exc))
+        complain(one_line(exc))
         return 1
     except MemoryError:
         complain("out of memory")
@@ -93,9 +93,14 @@ def run(argv: Sequence[str]) -> int:
 
 def _have_streams() -> None:
     """Descriptors 0 to 2 are open whatever the caller did, so that no file of ours gets their numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(fd)
+    try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(fd)
+    except OSError as exc:
+        if sys.stderr is not None:
+            complain(one_line(exc))
+        sys.exit(1)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -104,18 +109,8 @@ def _have_streams() -> None:
 
 
 def _flush_or_drop() -> None:
-    """Where output cannot be written, that was told already: it must not be tried again at exit."""
+    """Where output cannot be written, that was told already."""
     try:
         sys.stdout.flush()
     except OSError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-
-
-def _os_error(exc: OSError) -> str:
-    reason = exc.strerror or str(exc)
-    if exc.filename is None:
-        return reason
-    name = exc.filename
-    return f"{os.fsdecode(name) if isinstance(name, bytes) else name}: {reason}"
+        drop()

@@ -1,7 +1,6 @@
 """``commitfs cat``"""
 
 import stat
-import sys
 
 import click
 
@@ -14,7 +13,7 @@ CHUNK = 1 << 20
 @click.argument("path")
 def cat(store: str, commit: str, path: str) -> None:
     """Write a file's bytes as of a commit."""
-    from commitfs.cli.output import shown
+    from commitfs.cli.output import shown, write
     from commitfs.cli.snapshots import snapshot_of
     from commitfs.cli.stores import reading, tree_path
     from commitfs.errors import UsageError
@@ -27,4 +26,4 @@ def cat(store: str, commit: str, path: str) -> None:
             kind = "a directory" if stat.S_ISDIR(attr.mode) else "no regular file"
             raise UsageError(f"{shown(wanted) or '/'} is {kind}")
         for offset in range(0, attr.size, CHUNK):
-            sys.stdout.buffer.write(snapshot.read(ino, offset, CHUNK))
+            write(snapshot.read(ino, offset, CHUNK))

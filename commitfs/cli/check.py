@@ -23,15 +23,18 @@ def check(store: str, as_json: bool) -> int:
     Every record, tree node and file byte of every commit is read and compared with its checksum.  Exit
     code 0: sound, 1: damage was found (each finding is a line), 2: the store could not be checked.
     """
-    from commitfs.cli.output import complain
-    from commitfs.errors import CommitfsError
+    from commitfs.cli.output import complain, flush
+    from commitfs.errors import CommitfsError, one_line
 
     try:
-        return _check(store, as_json)
+        code = _check(store, as_json)
+        # What cannot be told was not checked for anybody: not the code of damage.
+        flush()
+        return code
     except (CommitfsError, OSError) as exc:
         if isinstance(exc, BrokenPipeError):
             raise
-        complain(str(exc))
+        complain(one_line(exc))
         return COULD_NOT
 
 

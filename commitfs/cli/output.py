@@ -1,9 +1,11 @@
 """What commands print: bytes, whatever the locale says, so that names come out as they are."""
 
 import json
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -37,14 +39,42 @@ def shown(name: bytes) -> str:
     return printable(text_of(name))
 
 
+def write(data: bytes) -> None:
+    """To standard output, which an error then names."""
+    with _named():
+        sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    with _named():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        drop()
+        exc.filename = "standard output"
+        raise
+
+
+def drop() -> None:
+    """What cannot be written is told once: it must not be tried again at the next flush or at exit."""
+    nowhere = os.memfd_create("dropped")
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def put(text: str) -> None:
     """A line of text for people."""
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+    write(text.encode("utf-8", "surrogateescape") + b"\n")
 
 
 def put_json(fields: Mapping[str, object]) -> None:
     """One JSON object as one line of ASCII: bytes that are not UTF-8 become lone surrogates, ``\\udcNN``."""
-    sys.stdout.buffer.write(json.dumps(fields, ensure_ascii=True).encode("ascii") + b"\n")
+    write(json.dumps(fields, ensure_ascii=True).encode("ascii") + b"\n")
 
 
 def size_text(size: int) -> str:

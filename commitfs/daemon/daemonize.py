@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from commitfs.errors import CommitfsError
+from commitfs.errors import CommitfsError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +112,6 @@ def _child(work: Callable[[Ready], None], prepare: Callable[[], None], pipe: int
         logging.shutdown()
         # No way back into the caller's code, whose exit handlers belong to the parent.
         os._exit(code)
-
-
-def one_line(exc: BaseException) -> str:
-    return str(exc) if isinstance(exc, CommitfsError | OSError) else f"{type(exc).__name__}: {exc}"
 
 
 def _detach_streams() -> None:

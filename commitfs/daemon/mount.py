@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from commitfs.daemon.control import Control
-from commitfs.daemon.daemonize import one_line, single
+from commitfs.daemon.daemonize import single
 from commitfs.daemon.mountinfo import mounted_at, mounts
 from commitfs.daemon.preflight import check_mountpoint, check_store_path
 from commitfs.daemon.signals import on_signal
-from commitfs.errors import CommitfsError, LockedError
+from commitfs.errors import CommitfsError, LockedError, one_line
 from commitfs.fuse import FSTYPE
 from commitfs.fuse.session import Session, SessionOptions
 from commitfs.store.committer import GroupCommitter
@@ -63,14 +63,26 @@ def run(plan: Plan, ready: Ready) -> None:
 
     Raises what the checks and the store raise; an error after `ready` is one that ended the mount.
     """
+    served = False
+
+    def serves(said: str) -> None:
+        nonlocal served
+        served = True
+        ready(said)
+
     control = Control()
     try:
-        trio.run(_life, plan, ready, control)
+        trio.run(_life, plan, serves, control)
     except BaseException as exc:
         cause = single(exc)
-        if not isinstance(cause, CommitfsError):
-            log.critical("the mount at %s broke down", os.fsdecode(plan.mountpoint), exc_info=exc)
         control.finish(one_line(cause))
+        where = os.fsdecode(plan.mountpoint)
+        if isinstance(cause, OSError) and not served:
+            # Of the machine, not of ours: whoever asked for the mount is told, and that is all.
+            store = os.fsdecode(plan.store)
+            raise CommitfsError(f"cannot mount {store} at {where}: {one_line(cause)}") from None
+        if not isinstance(cause, CommitfsError | KeyboardInterrupt):
+            log.critical("the mount at %s broke down", where, exc_info=exc)
         raise cause from None
     control.finish(None)
 

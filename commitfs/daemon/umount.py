@@ -12,7 +12,7 @@ from commitfs.fuse import FSTYPE
 
 def umount(mountpoint: bytes, fusermount: str) -> None:
     """Raises UsageError when no commitfs is mounted there, CommitfsError when it is busy (it stays
-    mounted, with nothing lost) or when its daemon could not make the last commit durable."""
+    mounted, with nothing lost) or when its daemon could not make the last commit durable or had died before."""
     point = os.path.realpath(mountpoint)
     shown = os.fsdecode(point)
     mount = mounted_at(point)
@@ -33,7 +33,14 @@ def umount(mountpoint: bytes, fusermount: str) -> None:
         raise
     if waiter is not None:
         waiter.wait()
-    elif not dead and not mount.read_only:
+    elif mount.read_only:
+        return
+    elif dead:
+        raise CommitfsError(
+            f"unmounted {shown}, whose daemon had died: what was closed or synced is durable, "
+            "changes of its last moments may be missing"
+        )
+    else:
         raise CommitfsError(
             f"unmounted {shown}, but its daemon cannot be asked whether the last commit is durable"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from commitfs.cli.app import main
 from tests.cli.conftest import BIG, ODD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,17 +99,26 @@ def test_a_closed_standard_output(store: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_full_disk_under_the_output(store: Path) -> None:
+@pytest.mark.parametrize(("command", "code"), [("log", 1), ("check", 2)])
+def test_a_full_disk_under_the_output(store: Path, command: str, code: int) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "commitfs", "log", str(store)],
+            [sys.executable, "-m", "commitfs", command, str(store)],
             env=environment(),
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert done.returncode == 1
-    assert done.stderr == b"commitfs: No space left on device\n"
+    assert done.returncode == code
+    assert done.stderr == b"commitfs: standard output: No space left on device\n"
+
+
+def test_no_null_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.devnull", "/nonexistent/null")
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "commitfs: /nonexistent/null: No such file or directory\n"
 
 
 def run_on_terminal(*args: object) -> bytes:

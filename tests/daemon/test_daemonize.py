@@ -59,7 +59,7 @@ def test_ready(word: str) -> None:
         ("raise UsageError('no such mountpoint')", "no such mountpoint", 2),
         ("raise CommitfsError('line\\\\nbreak \\\\udcff')", "line\nbreak \udcff", 1),
         ("raise ExceptionGroup('g', [ExceptionGroup('h', [UsageError('inner')])])", "inner", 2),
-        ("raise OSError(28, 'No space left', '/s.db')", "[Errno 28] No space left: '/s.db'", 1),
+        ("raise OSError(28, 'No space left', '/s.db')", "/s.db: No space left", 1),
         ("raise ZeroDivisionError('a bug')", "ZeroDivisionError: a bug", 1),
         ("sys.exit('leaving')", "SystemExit: leaving", 1),
         ("os._exit(7)", "the daemon ended before it served: exit code 7", 1),

@@ -131,12 +131,30 @@ commitfs.vfs.vfs.Vfs.close = close
     process.wait(timeout=60)
 
 
-def test_umount_of_a_dead_mount(place: Place) -> None:
-    process = place.foreground()
+def test_umount_of_a_dead_mount_tells_that_changes_may_be_missing(place: Place) -> None:
+    process = place.foreground("", "-o", "settle=1000")
+    os.mkdir(place.point / "lost")
     process.kill()
     process.wait()
     assert is_dead(os.fsencode(place.point))
-    assert place.umount().returncode == 0
+    done = place.umount()
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        f"commitfs: unmounted {place.point}, whose daemon had died: what was closed or synced is durable, "
+        "changes of its last moments may be missing\n"
+    )
+    assert not place.mounted
+    assert place.names() == []
+
+
+def test_umount_of_a_dead_mount_that_only_read(place: Place) -> None:
+    place.mount()
+    place.umount()
+    process = place.foreground("", "-o", "ro")
+    process.kill()
+    process.wait()
+    done = place.umount()
+    assert (done.returncode, done.stderr) == (0, b"")
     assert not place.mounted
 
 
@@ -231,6 +249,24 @@ Session.serve = failing
     process = place.foreground(patch)
     assert process.wait(timeout=60) == 70
     assert place.names() == [b"f"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_error_of_the_machine_before_it_serves_is_one_line(place: Place, background: bool) -> None:
+    patch = """
+def create(path):
+    raise OSError(28, 'No space left on device')
+commitfs.daemon.mount.create_store = create
+"""
+    args = ["mount", str(place.store), str(place.point), *([] if background else ["-f"])]
+    program = PATCHED.format(patch=patch, args=args)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"commitfs: cannot mount {place.store} at {place.point}: No space left on device\n"
+    )
 
 
 @pytest.mark.parametrize("background", [False, True])
