@@ -1,6 +1,6 @@
 """Names for the integers that travel between layers; they cost nothing at run time."""
 
-from typing import NewType, TypeAlias
+from typing import Final, NewType, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Anything that holds contiguous bytes."""
@@ -14,7 +14,10 @@ CommitId = NewType("CommitId", int)
 Offset = NewType("Offset", int)
 """Byte offset in the store file, below 2**63."""
 
+OFFSET_LIMIT: Final = 1 << 63
+"""No file has a byte here: what claims to lie at or behind it was not written by a store."""
+
 Fh = NewType("Fh", int)
 """Handle of an open file or directory."""
 
-__all__ = ["Buffer", "CommitId", "Fh", "Ino", "Offset"]
+__all__ = ["OFFSET_LIMIT", "Buffer", "CommitId", "Fh", "Ino", "Offset"]

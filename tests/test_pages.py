@@ -26,6 +26,30 @@ def test_every_promise_is_held_by_a_test_that_names_it(promise: str) -> None:
     assert any(re.search(rf"\b{promise}\b", path.read_text()) for path in others)
 
 
+def test_the_page_of_cases_lists_those_that_are_tested() -> None:
+    """By number; where a row names tests/ folders alone, each of them has a test of that name."""
+    rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "docs/testing.md").read_text(), re.MULTILINE)
+    cases = {int(number): where for number, where in rows[-40:]}
+    assert sorted(cases) == list(range(1, 41))
+    tested: dict[int, set[str]] = {}
+    for path in ROOT.glob("tests/*/test_*.py"):
+        for number in re.findall(r"def test_case_(\d+)_", path.read_text()):
+            tested.setdefault(int(number), set()).add(path.parent.name)
+    told = {number: set(where.split(", ")) for number, where in cases.items() if ": " not in where}
+    assert told == tested
+    for where in (where for where in cases.values() if ": " in where):
+        folder, names = where.split(": ")
+        for name in names.split(", "):
+            assert list(ROOT.glob(f"{folder}/rows/{name}.py")) or list(ROOT.glob(f"tests/{folder}/{name}.py"))
+
+
+def test_the_page_of_tests_tells_of_every_torture() -> None:
+    told = re.findall(r"python -m tests\.torture\.(\w+)", (ROOT / "docs/testing.md").read_text())
+    assert sorted(told) == sorted(
+        path.stem for path in ROOT.glob("tests/torture/*.py") if path.stem != "__init__"
+    )
+
+
 def test_the_readme_names_the_commands_there_are() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "commitfs", "--help"],

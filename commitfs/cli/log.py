@@ -26,7 +26,7 @@ def log(store: str, path: str | None, count: int | None, as_json: bool) -> None:
     from commitfs.cli.describe import fields
     from commitfs.cli.output import put, put_json
     from commitfs.cli.stores import reading, tree_path
-    from commitfs.cli.versions import changes_of
+    from commitfs.vfs.versions import changes_of
 
     wanted = b"" if path is None else tree_path(path)
     with reading(store) as opened:

@@ -42,6 +42,8 @@ WRITE_BACK_LIMIT = 10.0
 """Seconds a signal waits for the kernel to hand over mapped pages."""
 SALVAGE_LIMIT = 30.0
 """Seconds for a commit of what is staged when the mount has broken down."""
+FIRST_COMMIT = 1
+"""The one a store is made with: an empty root."""
 OWNER_ENDS_LIMIT = 5.0
 """Seconds to wait for the store's owner when its mount is gone already and it is only finishing."""
 
@@ -134,8 +136,9 @@ async def _open_store(plan: Plan, there: bool, stack: AsyncExitStack, served: tr
     stack.callback(store.close)
 
     def unmake() -> None:
-        # Still ours alone, and still empty: a mount that never served leaves nothing behind.
-        if not served.is_set():
+        # A mount that never served leaves nothing behind.  Once the kernel has the mount, requests may
+        # come and be acknowledged before anybody hears that it serves: only an empty store goes.
+        if not served.is_set() and store.durable_id <= FIRST_COMMIT:
             os.unlink(plan.store)
 
     stack.callback(unmake)

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from commitfs.errors import CorruptError
+from commitfs.types import OFFSET_LIMIT
 
 UNIT = 65536
 EXTENT_MAX = 8 * UNIT
@@ -59,6 +60,7 @@ def decode_extent(value: bytes) -> Extent:
         and skip + length <= run
         and skip < UNIT
         and -(-run // UNIT) == count
+        and offset + run < OFFSET_LIMIT
     ):
         raise CorruptError("extent value makes no sense")
     return Extent(length, skip, run, offset, _CRCS[count].unpack_from(value, _HEAD.size))

@@ -5,6 +5,7 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from commitfs.errors import CorruptError
+from commitfs.types import OFFSET_LIMIT
 
 _INODE = Struct("<IIIIQQqqqIIQ")
 assert _INODE.size == 72
@@ -15,6 +16,8 @@ _BLOB = Struct("<QII")
 
 INLINE_MAX = 440
 """Longest symlink target or xattr value kept in its node; longer ones are blobs."""
+BLOB_MAX = 65536
+"""Longest of those: the kernel hands over no longer xattr value and no longer target."""
 NAME_MAX = 255
 
 
@@ -77,12 +80,23 @@ def decode_inode(value: bytes) -> Inode:
         elif S_ISLNK(kind):
             target = value[_INODE.size :]
             if target[:1] == b"\0":
-                target = Blob(*_BLOB.unpack_from(target, 1))
+                target = _decode_blob(target)
         elif S_ISCHR(kind) or S_ISBLK(kind):
             (extra,) = _U64.unpack_from(value, _INODE.size)
     except error as exc:
         raise CorruptError(f"inode value makes no sense: {exc}") from None
+    if fields[4] >= OFFSET_LIMIT:
+        raise CorruptError("inode value makes no sense: no file is as large")
     return Inode._make((*fields, extra, target))
+
+
+def _decode_blob(value: bytes) -> Blob:
+    """From the second byte on.  CorruptError: it cannot lie in a store, and reading it would take long
+    or fail in odd ways."""
+    blob = Blob(*_BLOB.unpack_from(value, 1))
+    if blob.length > BLOB_MAX or blob.offset + blob.length >= OFFSET_LIMIT:
+        raise CorruptError("place or length of a long value makes no sense")
+    return blob
 
 
 class Dentry(NamedTuple):
@@ -116,7 +130,7 @@ def decode_xattr(value: bytes) -> bytes | Blob:
         return value[1:]
     if value[:1] != b"\1" or len(value) != 1 + _BLOB.size:
         raise CorruptError("xattr value makes no sense")
-    return Blob(*_BLOB.unpack_from(value, 1))
+    return _decode_blob(value)
 
 
 def encode_allocator(next_group: int) -> bytes:

@@ -15,8 +15,9 @@ from commitfs.errors import CorruptError
 from commitfs.format.node import NO_ROOT, Root
 from commitfs.format.record import COMMIT, FIRST, LOG_START, RECORD_SIZE, Candidate, Fields, parse, skip_id
 from commitfs.format.record import MAGIC as RECORD_MAGIC
-from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
+from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, Unreadable, parse_slot
 from commitfs.native import crc32c
+from commitfs.store.index import as_far_as_readable
 from commitfs.store.nodes import Nodes
 from commitfs.store.store import Store
 
@@ -128,7 +129,10 @@ class _StoreCheck:
 
     def _check_slots(self) -> Iterator[Finding]:
         for offset in SLOT_OFFSETS:
-            slot = parse_slot(self.store.read(offset, SLOT_SIZE), crc32c)
+            try:
+                slot = parse_slot(self.store.read(offset, SLOT_SIZE), crc32c)
+            except CorruptError:
+                slot = Unreadable.DAMAGED
             if isinstance(slot, Slot):
                 self.slots.append(slot)
             else:
@@ -193,7 +197,7 @@ class _StoreCheck:
         size = int(self.store.file_bytes)
         base = start + 7 & ~7
         while base < size:
-            window = self.store.read(base, min(WINDOW + RECORD_SIZE, size - base))
+            window = as_far_as_readable(self.store.read, base, min(WINDOW + RECORD_SIZE, size - base))
             place = window.find(RECORD_MAGIC)
             while 0 <= place < WINDOW:
                 if place % 8 == 0:
@@ -243,7 +247,7 @@ class _StoreCheck:
         if not self.offsets:
             self.first_id = found.id
         missing = found.id - self.first_id - len(self.offsets)
-        if missing >= 0:
+        if 0 <= missing <= found.offset // RECORD_SIZE:  # there is no room for more before it
             self.offsets.extend([0] * missing)
             self.offsets.append(found.offset)
 
@@ -260,8 +264,8 @@ class _StoreCheck:
             return ""
         try:
             data = self.store.read(found.bytes_offset, found.length)
-        except CorruptError:
-            return "the commit's bytes end behind the file"
+        except CorruptError as exc:
+            return f"the commit's bytes cannot be read: {exc}"
         return "" if crc32c(data) == found.bytes_crc else "the commit's bytes do not fit their checksum"
 
     def _check_tree(self, found: Fields) -> Iterator[Finding]:

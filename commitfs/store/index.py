@@ -11,6 +11,25 @@ from commitfs.format.record import COMMIT, LOG_START, MAGIC, RECORD_SIZE, Record
 
 _CACHED: Final = 4096
 _WINDOW: Final = 256 << 10
+_PAGE: Final = 4096
+
+
+def as_far_as_readable(read: Callable[[int, int], bytes], offset: int, length: int) -> bytes:
+    """Bytes of the log to be searched, with zeros where they cannot be read: one bad sector hides no
+    more than its own page."""
+    try:
+        return read(offset, length)
+    except CorruptError:
+        parts = []
+        at, end = offset, offset + length
+        while at < end:
+            upto = min(at // _PAGE * _PAGE + _PAGE, end)
+            try:
+                parts.append(read(at, upto - at))
+            except CorruptError:
+                parts.append(bytes(upto - at))
+            at = upto
+        return b"".join(parts)
 
 
 class Skips:
@@ -95,11 +114,18 @@ class Index:
         return record
 
     def previous(self, record: Record) -> Record | None:
-        return self.at(record.prev, record.id - 1) if record.prev else None
+        return self._before(record, record.prev, record.id - 1) if record.prev else None
 
     def skipped(self, record: Record) -> Record | None:
         """The commit the skip pointer leads to."""
-        return self.at(record.skip, skip_id(record.id)) if record.skip else None
+        return self._before(record, record.skip, skip_id(record.id)) if record.skip else None
+
+    def _before(self, record: Record, offset: int, commit_id: int) -> Record:
+        """What a pointer of `record` leads to.  CorruptError, at its own offset, where it does not lead
+        back: whoever goes on from there would come by here again."""
+        if not LOG_START <= offset < record.offset:
+            raise CorruptError(f"the record of commit {record.id}", record.offset)
+        return self.at(offset, commit_id)
 
     def skips_from(self, head: Record | None) -> Skips:
         """What a writer needs to give the commits after `head` their skip pointers: O(log n) reads."""
@@ -177,7 +203,7 @@ class Index:
         end = error.offset
         while end > LOG_START:
             start = max(end - _WINDOW, LOG_START)
-            window = self._read(start, end - start + RECORD_SIZE - 8)
+            window = as_far_as_readable(self._read, start, end - start + RECORD_SIZE - 8)
             at = window.rfind(MAGIC, 0, end - start + len(MAGIC) - 1)
             while at >= 0:
                 found = parse(window, native.crc32c, at) if not at % 8 else None
@@ -192,4 +218,4 @@ class Index:
         return None
 
 
-__all__ = ["Index", "Skips"]
+__all__ = ["Index", "Skips", "as_far_as_readable"]

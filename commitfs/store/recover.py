@@ -5,6 +5,7 @@ writer walks what the device really has, tells a torn end from damage, and clear
 first record.
 """
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -69,7 +70,13 @@ class Found:
 def look(file: StoreFile, path: str, report: Report) -> Found:
     """Find the newest commit; FormatError, CorruptError."""
     found = _start(file, path, report)
-    _walk_on(file, found)
+    try:
+        _walk_on(file, found)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        at = found.state.offset
+        found.damage = found.damage or f"the device cannot read the log behind offset {at}"
     if found.damage:
         report(f"{path}: {found.damage}: run commitfs check")
     return found
@@ -106,7 +113,18 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
 
 
 def _slots(file: StoreFile) -> list[Slot | Unreadable]:
-    return [parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c) for offset in SLOT_OFFSETS]
+    return [_slot(file, offset) for offset in SLOT_OFFSETS]
+
+
+def _slot(file: StoreFile, offset: int) -> Slot | Unreadable:
+    """A reader makes do with the other slot where the device cannot read one.  A writer does not: it
+    would write to what it has not seen."""
+    try:
+        return parse_slot(file.pread(SLOT_SIZE, offset), native.crc32c)
+    except OSError as error:
+        if error.errno != errno.EIO or file.writable:
+            raise
+        return Unreadable.DAMAGED
 
 
 def _start(file: StoreFile, path: str, report: Report) -> Found:
@@ -135,7 +153,13 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     # The slot's copy is as good as the record, but a record that differs is damage.
     if slot.head_has_record and slot.head is not None:
         expected, _ = records.pack(slot.head, native.crc32c)
-        if file.pread(RECORD_SIZE, slot.head.offset) != expected:
+        try:
+            there = file.pread(RECORD_SIZE, slot.head.offset)
+        except OSError as error:
+            if error.errno != errno.EIO or file.writable:
+                raise
+            there = b""
+        if there != expected:
             found.damage = f"the record of commit {slot.head.id} at offset {slot.head.offset} is damaged"
     return found
 
@@ -182,11 +206,16 @@ def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
     while want:
         base = state.offset
         asked = max(want, _WINDOW)
-        window = file.pread(asked, base)
+        window = _pread(file, asked, base)
         want, passed = records.walk(window, base, state, native.crc32c)
         yield from passed
         if state.offset == base and len(window) < asked:
             return  # the file ends within the record
+
+
+def _pread(file: StoreFile, length: int, offset: int) -> bytes:
+    """A record can claim 4 GiB that the file does not have: memory is taken for what there is only."""
+    return file.pread(min(length, max(file.size() - offset, 0)) if length > _SCAN else length, offset)
 
 
 def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple[Record | None, int]:
@@ -201,7 +230,7 @@ def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple
     while want:
         base = at.offset
         asked = max(want, window)
-        data = file.pread(asked, base)
+        data = _pread(file, asked, base)
         result = native.walk(data, base, at)
         flags |= result.unknown_flags
         want = result.need

@@ -1,5 +1,6 @@
 """The store: one writer, many readers (P8), behind one class."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +19,12 @@ from commitfs.store.nodes import Nodes
 from commitfs.store.recover import Found, follow, look, recover
 from commitfs.store.tree import Tree
 from commitfs.store.txn import BYTES_LIMIT, Txn
-from commitfs.types import CommitId
+from commitfs.types import OFFSET_LIMIT, CommitId
 
 _SLACK: Final = 64 << 10
 """Room asked for beyond what a caller expects: records, padding."""
+_LONG: Final = 1 << 20
+"""A read longer than this first asks whether the file has so much: damage must not cost memory."""
 _PEEK: Final = 4096
 """Bytes a reader reads to see whether anything was added."""
 
@@ -198,7 +201,8 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the log, of commits in flight and stages too; CorruptError if there are fewer."""
+        """Bytes of the log, of commits in flight and stages too; CorruptError if there are fewer, or the
+        device cannot read them."""
         log = self.log
         segments = log.pending.within(offset, length) if log is not None else ()
         at, end = offset, offset + length
@@ -215,10 +219,16 @@ class Store:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _pread(self, length: int, offset: int) -> bytes:
-        data = self.file.pread(length, offset)
-        if len(data) < length:
-            raise CorruptError("what should lie in the store, beyond its end,", offset)
-        return data
+        if offset + length < OFFSET_LIMIT and (length <= _LONG or offset + length <= self.file.size()):
+            try:
+                data = self.file.pread(length, offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                raise CorruptError("what the device cannot read", offset) from error
+            if len(data) == length:
+                return data
+        raise CorruptError("what should lie in the store, beyond its end,", offset)
 
     def read_checked(self, offset: int, length: int, crc: int, what: str = "data") -> bytes:
         """Bytes of the log; CorruptError if their CRC32C is not `crc`."""
@@ -254,15 +264,15 @@ class Store:
         return self._index.back_from(self.head if newest is None else self.record(newest))
 
     def refresh(self) -> bool:
-        """Follow the writer, in another process, to the newest commit; whether there is a newer one."""
+        """Follow the writer, in another process, to the newest commit; whether there is a newer one.
+
+        Raises what `open` raises where another file has taken the store's place and is none.
+        """
         if self.writable or self._refused is not None:
             return False
         before = self._head
         if self.file.replaced():
-            fresh = self._opener(self.path, False)
-            self._superseded.append(self.file)
-            self.file = fresh
-            self._adopt_found(look(fresh, self.path, self._report))
+            self._take_over()
         elif before is None or not before.session:
             self._look_again()
         elif not self._still_there(before):
@@ -277,6 +287,19 @@ class Store:
             self._head = head or before
             self._end = state.offset
         return self._head != before
+
+    def _take_over(self) -> None:
+        """Go on in the file that has taken this one's place.  Where that is no store, or cannot be read,
+        this one stays as it was, and the next refresh tries again."""
+        fresh = self._opener(self.path, False)
+        try:
+            found = look(fresh, self.path, self._report)
+        except BaseException:
+            fresh.close()
+            raise
+        self._superseded.append(self.file)
+        self.file = fresh
+        self._adopt_found(found)
 
     def _still_there(self, head: Record) -> bool:
         found = parse(self.file.pread(RECORD_SIZE, head.offset), native.crc32c)

@@ -7,7 +7,7 @@ import errno
 import stat
 from collections.abc import Iterator
 
-from commitfs.errors import FsError
+from commitfs.errors import CorruptError, FsError
 from commitfs.format.inode import Blob, Dentry, Inode, decode_dentry, decode_inode, decode_xattr
 from commitfs.format.keys import (
     DENTRY,
@@ -114,14 +114,21 @@ class Snapshot:
         return trail[-1]
 
     def walk(self, directory: int = ROOT_INO, path: bytes = b"") -> Iterator[tuple[bytes, int, int]]:
-        """(path, inode, type) of everything below a directory, parents before children."""
+        """(path, inode, type) of everything below a directory, parents before children.
+
+        CorruptError: a directory is met a second time, which only damage can bring about.
+        """
         stack = [(path, directory)]
+        met = {directory}
         while stack:
             base, ino = stack.pop()
             for name, child, kind in self.entries(ino):
                 full = base + b"/" + name if base else name
                 yield full, child, kind
                 if kind == stat.S_IFDIR >> 12:
+                    if child in met:
+                        raise CorruptError(f"directory {child} lies in itself or in two others")
+                    met.add(child)
                     stack.append((full, child))
 
     def read(self, ino: int, offset: int, size: int) -> bytes:

@@ -1,6 +1,5 @@
 """One store with a known history, and the command line run in this process."""
 
-import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,7 @@ import trio
 
 from commitfs.cli.app import run
 from commitfs.format.keys import ROOT_INO
-from commitfs.vfs.vfs import Vfs
-from tests.support.world import CTX, lookup, open_vfs
+from tests.support.world import CTX, lookup, open_vfs, save
 
 ODD = b"b\xff\n\x1b'"
 """A name that is no text, breaks lines and would speak to a terminal."""
@@ -30,23 +28,6 @@ class Ran(NamedTuple):
 
 
 Cli = Callable[..., Ran]
-
-
-async def save(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
-    """Write a file as a program does: open or create, write, close."""
-    if (await vfs.lookup(parent, name, CTX)).ino == 0:
-        opened, _ = await vfs.create(parent, name, 0o644, os.O_WRONLY, CTX)
-    else:
-        ino = await lookup_in(vfs, parent, name)
-        opened = await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)
-    for at in range(0, len(data), 1 << 17):
-        await vfs.write(opened.fh, at, data[at : at + (1 << 17)])
-    await vfs.flush(opened.fh)
-    await vfs.release(opened.fh)
-
-
-async def lookup_in(vfs: Vfs, parent: int, name: bytes) -> int:
-    return (await vfs.lookup(parent, name, CTX)).ino
 
 
 async def build(path: Path) -> None:

@@ -213,6 +213,26 @@ commitfs.vfs.vfs.Vfs.run = failing
     assert place.umount().returncode == 0
 
 
+def test_a_new_store_with_a_save_in_it_outlives_a_start_that_failed(place: Place) -> None:
+    """The kernel has the mount before anybody is told that it serves, and hands requests over."""
+    patch = f"""
+from commitfs.fuse.session import Session
+serve = Session.serve
+def save():
+    with open({str(place.point / "f")!r}, 'w') as file:
+        file.write('saved')
+async def failing(self, *, task_status):
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, self)
+        await trio.to_thread.run_sync(save)
+        raise ZeroDivisionError('a bug')
+Session.serve = failing
+"""
+    process = place.foreground(patch)
+    assert process.wait(timeout=60) == 70
+    assert place.names() == [b"f"]
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_a_mount_that_fails_leaves_no_store(place: Place, background: bool) -> None:
     patch = """

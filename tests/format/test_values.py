@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from commitfs.errors import CorruptError
 from commitfs.format import keys
+from commitfs.format.extent import Extent, decode_extent, encode_extent
 from commitfs.format.facts import (
     MAX_BYTES,
     OPS,
@@ -18,6 +19,7 @@ from commitfs.format.facts import (
     facts_length,
 )
 from commitfs.format.inode import (
+    BLOB_MAX,
     Blob,
     Dentry,
     Inode,
@@ -35,14 +37,15 @@ from commitfs.native import crc32c
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 TIME = st.integers(-(2**63), 2**63 - 1)
-BLOBS = st.builds(Blob, U64, U32, U32)
+SIZE = st.integers(0, 2**63 - 1)
+BLOBS = st.builds(Blob, st.integers(0, 2**63 - BLOB_MAX - 1), st.integers(0, BLOB_MAX), U32)
 
 
 def inodes(
     kind: int, extra: st.SearchStrategy[int], target: st.SearchStrategy[bytes | Blob]
 ) -> st.SearchStrategy[Inode]:
     mode = st.integers(0, 0o7777).map(lambda bits: kind | bits)
-    return st.builds(Inode, mode, U32, U32, U32, U64, U64, TIME, TIME, TIME, U32, U32, U64, extra, target)
+    return st.builds(Inode, mode, U32, U32, U32, SIZE, U64, TIME, TIME, TIME, U32, U32, U64, extra, target)
 
 
 NOTHING: st.SearchStrategy[bytes | Blob] = st.just(b"")
@@ -148,3 +151,27 @@ def test_every_flipped_bit_of_facts_is_found(facts: Facts, data: st.DataObject) 
 def test_other_bytes_are_no_facts() -> None:
     assert facts_length(b"\0" * 8) == 0
     assert facts_length(b"FACT\xff\xff\xff\xff") == 0
+
+
+FAR = [2**63 - 1, 2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize(
+    "blob", [Blob(8192, BLOB_MAX + 1, 0), Blob(8192, 2**32 - 1, 0)] + [Blob(n, 1, 0) for n in FAR]
+)
+def test_long_values_that_can_lie_nowhere_are_refused(blob: Blob) -> None:
+    with pytest.raises(CorruptError):
+        decode_xattr(encode_xattr(blob))
+    link = Inode(stat.S_IFLNK, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, blob)
+    with pytest.raises(CorruptError):
+        decode_inode(encode_inode(link))
+
+
+@pytest.mark.parametrize("far", FAR)
+def test_extents_and_sizes_beyond_any_file_are_refused(far: int) -> None:
+    with pytest.raises(CorruptError):
+        decode_extent(encode_extent(Extent(1, 0, 1, far, (0,))))
+    if far >= 2**63:
+        file = Inode(stat.S_IFREG, 1, 0, 0, far, 0, 0, 0, 0, 0, 0, 0)
+        with pytest.raises(CorruptError):
+            decode_inode(encode_inode(file))

@@ -1,4 +1,7 @@
-"""CASES 7, 27 to 29 and real input: git, SQLite, vim, a library tree, archives, compilers (P9)."""
+"""Cases 7, 27 to 29 (docs/testing.md) and real input (P9).
+
+git, SQLite, vim, a library tree, archives, compilers.
+"""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""CASES 1 to 6 and 9: close is commit (P1), commit points (P2), looking never lags (P4)."""
+"""Cases 1 to 6 and 9 (docs/testing.md): close is commit (P1), commit points (P2), looking never lags (P4)."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""CASES 8 and 10 to 13: the right bytes, in every view."""
+"""Cases 8 and 10 to 13 (docs/testing.md): the right bytes, in every view."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""CASES 32 to 34 and 36, and what `.commits` promises (P5, DESIGN section 4)."""
+"""Cases 32 to 34 and 36 (docs/testing.md), and what `.commits` promises (P5)."""
 
 import os
 import stat

@@ -1,4 +1,7 @@
-"""CASES 37 to 40 and what bad input gets: the life of a mount, and one clear line when there is none."""
+"""Cases 37 to 40 (docs/testing.md) and what bad input gets.
+
+The life of a mount, and one clear line when there is none.
+"""
 
 import hashlib
 import itertools
@@ -278,7 +281,9 @@ def test_damage_is_detected_and_hides_nothing_else(fs: Mount) -> None:
     assert sorted(os.listdir(fs.newest())) == ["bad", "good", "new"]
     done = commitfs("check", fs.store)
     assert done.returncode == 1
-    assert "bad" in done.stdout or str(at) in done.stdout or "damage" in done.stdout
+    found = [line for line in done.stdout.splitlines() if line.startswith("damage, commit ")]
+    assert [line.split(", ")[1] for line in found] == ["commit 00000002"] * len(found)
+    assert any(", bad: " in line for line in found)
 
 
 def test_unmounting_while_releases_are_queued(fs: Mount) -> None:

@@ -1,4 +1,4 @@
-"""CASES 20 to 26: modes, owners, times, xattrs, sizes, statfs."""
+"""Cases 20 to 26 (docs/testing.md): modes, owners, times, xattrs, sizes, statfs."""
 
 import os
 import stat

@@ -1,4 +1,7 @@
-"""CASES 14 to 19: names, renames, unlinking; what is right is learnt from the disk below where it can be."""
+"""Cases 14 to 19 (docs/testing.md): names, renames, unlinking.
+
+What is right is learnt from the disk below where it can be.
+"""
 
 import os
 from collections.abc import Callable

@@ -38,8 +38,8 @@ def pick_path(choice: random.Random) -> str:
 def pick_call(choice: random.Random) -> tuple[str, Call]:
     """A call as text, for the message of a failure, and as a function of the root."""
     one, two = pick_path(choice), pick_path(choice)
-    data = choice.randbytes(choice.choice([0, 1, 10, 1000, 5000, 70_000]))
-    at = choice.choice([0, 0, 1, 4096, 65_536, 100_000])
+    data = choice.randbytes(choice.choice([0, 1, 10, 1000, 5000, 70_000, 1_200_000]))
+    at = choice.choice([0, 0, 1, 4096, 65_536, 1_000_000])
     size = choice.choice([0, 1, 4096, 65_535, 80_000])
     mode = choice.choice([0o644, 0o600, 0o755, 0o4711])
     calls: list[tuple[str, Call]] = [

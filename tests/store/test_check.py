@@ -1,5 +1,7 @@
 """The check of a store: sound ones pass, damage is found where it is and hides nothing else (P7)."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store, make_file, new_image
 from tests.support.crash_file import memory_opener
 from tests.support.crash_load import Load, short_tail
-from tests.support.memory_file import MemoryDisk
+from tests.support.memory_file import MemoryDisk, MemoryFile
 
 COMMITS = 40
 
@@ -278,3 +280,65 @@ def test_damage_is_never_taken_for_a_torn_end(damaged: Damaged) -> None:
 def slots_of(disk: MemoryDisk) -> list[Slot]:
     slots = [parse_slot(disk.cache[at : at + SLOT_SIZE], crc32c) for at in SLOT_OFFSETS]
     return [slot for slot in slots if isinstance(slot, Slot)]
+
+
+class BadSectors(MemoryFile):
+    """A device that cannot read some of its 512-byte sectors, given by any offset in them."""
+
+    def __init__(self, image: bytearray, bad: list[int]) -> None:
+        super().__init__(MemoryDisk(image), writable=False)
+        self.bad = {place // 512 for place in bad}
+
+    def pread(self, length: int, offset: int) -> bytes:
+        if self.bad.intersection(range(offset // 512, (offset + length - 1) // 512 + 1)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().pread(length, offset)
+
+
+def findings_with(damaged: Damaged, bad: list[int]) -> list[Finding]:
+    file = BadSectors(damaged.image, bad)
+    store = Store.open(str(damaged.path), opener=lambda path, writable: file)
+    try:
+        return list(check_store(store))
+    finally:
+        store.close()
+
+
+def test_sectors_the_device_cannot_read_are_found_and_hide_nothing_else(damaged: Damaged) -> None:
+    in_record, in_bytes = damaged.records[10], damaged.records[25]
+    damaged.flip(damaged.records[33].bytes_offset)
+    places = [in_record.offset + 60, in_bytes.bytes_offset + in_bytes.length // 2]
+    found = findings_with(damaged, places)
+    assert any(f.offset == in_record.offset and "commit 10 is lost" in f.message for f in found)
+    assert any(f.commit == 33 and "do not fit" in f.message for f in found)
+    for place in places:
+        sector = place // 512 * 512
+        assert any(
+            f.severity is Severity.DAMAGE and f.offset < sector + 512 and f.offset >= 8192 for f in found
+        )
+    assert {f.commit for f in found if "do not fit" in f.message} == {33}
+    assert any("cannot read" in f.message and f.commit == 25 for f in found)
+
+
+@pytest.mark.parametrize("slot", SLOT_OFFSETS)
+def test_a_slot_the_device_cannot_read_is_a_warning(damaged: Damaged, slot: int) -> None:
+    (found,) = findings_with(damaged, [slot])
+    assert (found.severity, found.offset) == (Severity.WARNING, slot)
+
+
+def test_the_newest_record_cannot_be_read(damaged: Damaged) -> None:
+    head = damaged.records[COMMITS]
+    assert any(f.severity is Severity.DAMAGE for f in findings_with(damaged, [head.offset]))
+
+
+def test_the_history_goes_on_behind_a_sector_that_cannot_be_read(damaged: Damaged) -> None:
+    file = BadSectors(damaged.image, [damaged.records[20].offset])
+    store = Store.open(str(damaged.path), opener=lambda path, writable: file)
+    whole = [
+        n
+        for n, r in damaged.records.items()
+        if not file.bad.intersection((r.offset // 512, (r.bytes_offset - 1) // 512))
+    ]
+    assert [record.id for record in store.records()] == sorted(whole, reverse=True)
+    assert COMMITS > len(whole) > COMMITS // 2
+    store.close()

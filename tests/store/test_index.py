@@ -1,14 +1,18 @@
 """Records by id and by time, O(log n)."""
 
 import bisect
+import dataclasses
 import math
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from commitfs.errors import CorruptError, NotFoundError
-from commitfs.format.record import RECORD_SIZE, Record, skip_id
+from commitfs.format.record import RECORD_SIZE, Record, pack, parse, skip_id
+from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
+from commitfs.native import crc32c
 from commitfs.store.index import Index, Skips
 from commitfs.store.store import Store
 from tests.support import stores
@@ -213,3 +217,40 @@ def skip_chain(commit_id: int) -> list[int]:
         chain.append(commit_id)
         commit_id = skip_id(commit_id)
     return chain
+
+
+@pytest.mark.parametrize("far", [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("field", ["prev", "skip"])
+def test_pointers_that_do_not_lead_back_are_damage(field: str, far: int) -> None:
+    made = stores.filled(20)[0]
+    store = open_store(made)
+    head = store.record(20)
+    if field == "prev":
+        forged = head._replace(prev=far)
+    else:
+        forged = head._replace(skip=far)
+    data, _ = pack(forged, crc32c)
+    made.put(data, head.offset)
+    for at in SLOT_OFFSETS:
+        slot = parse_slot(made.cache[at : at + SLOT_SIZE], crc32c)
+        if isinstance(slot, Slot) and slot.head is not None and slot.head.id == 20:
+            forged = parse(data, crc32c) or head
+            made.put(pack_slot(dataclasses.replace(slot, head=Record._make(forged)), crc32c), at)
+    store = open_store(made)
+    assert head_of(store).prev == far or head_of(store).skip == far
+    assert [record.id for record in store.records()] == list(range(20, 0, -1))
+    assert [store.record(n).id for n in range(1, 21)] == list(range(1, 21))
+    assert store.record_at(3000).id == 3
+
+
+def test_reads_nowhere_near_the_store_are_damage_and_cost_nothing(disk: MemoryDisk, tmp_path: Path) -> None:
+    (tmp_path / "s.db").write_bytes(disk.cache)
+    with_file = Store.open(tmp_path / "s.db")
+    asked: list[int] = []
+    pread = with_file.file.pread
+    with_file.file.pread = lambda n, at: (asked.append(n), pread(n, at))[1]  # type: ignore[method-assign]
+    for offset, length in [(1 << 63, 1), ((1 << 63) - 1, 1), ((1 << 64) - 1, 128), (8192, (1 << 32) - 1)]:
+        with pytest.raises(CorruptError):
+            with_file.read(offset, length)
+    assert asked == []
+    with_file.close()

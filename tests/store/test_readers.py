@@ -1,12 +1,13 @@
 """Readers in other processes beside the one writer (P8)."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from commitfs.errors import CorruptError
+from commitfs.errors import CorruptError, FormatError
 from commitfs.native import crc32c
 from commitfs.store.store import Store
 
@@ -117,6 +118,32 @@ def test_after_it_was_killed_and_another_went_on(path: Path) -> None:
         assert reader.durable_id == again.durable_id
         check(reader, reader.durable_id)
         total = reader.durable_id
+    reader.close()
+
+
+def test_another_file_in_its_place_is_followed_only_if_it_is_a_store(path: Path, tmp_path: Path) -> None:
+    with Writer(path) as writer:
+        writer.start(3)
+        writer.done()
+        writer.end()
+    reader = Store.open(path)
+    (tmp_path / "other").write_bytes(b"no store" * 2000)
+    (tmp_path / "other").replace(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(FormatError):
+            reader.refresh()
+        for commit_id in (1, 2, 3):
+            check(reader, commit_id)
+    assert len(os.listdir("/proc/self/fd")) == before
+    Store.create(tmp_path / "other")
+    (tmp_path / "other").replace(path)
+    with Writer(path) as writer:
+        writer.start(7)
+        writer.done()
+        writer.end()
+    assert reader.refresh()
+    check(reader, 7)
     reader.close()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from commitfs.errors import CorruptError, FormatError, ReadOnlyError
-from commitfs.format.record import LOG_START, RECORD_SIZE
+from commitfs.format.record import LOG_START, RECORD_SIZE, pack
 from commitfs.format.slot import SLOT_OFFSETS
 from commitfs.native import crc32c
 from commitfs.store.store import Store
@@ -167,7 +167,7 @@ class TestTornEnd:
 
 
 class TestLostPages:
-    """STORE.md finding 1: after a failed sync all looks well while the device lacks the pages."""
+    """After a failed sync the kernel takes the pages for clean: reads show them, the device lacks them."""
 
     def test_a_writer_walks_what_the_device_has(self) -> None:
         disk, ends = crashed(30)
@@ -417,3 +417,23 @@ def test_opening_reads_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[0] == seen[2]
     assert seen[1][0] == seen[3][0]
     assert max(total for _, total in seen) < 3 << 20
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_memory_is_taken_for_what_the_file_has_only(writable: bool) -> None:
+    """A record that claims 4 GiB, and the file ends behind it."""
+    made, records = filled(3)
+    last = records[-1]
+    forged = last._replace(id=4, offset=last.end, chain=last.crc, length=2**32 - 1, flags=3)
+    made.put(pack(forged, crc32c)[0], last.end)
+    asked: list[int] = []
+
+    class Counted(MemoryFile):
+        def pread(self, length: int, offset: int) -> bytes:
+            asked.append(length)
+            return super().pread(length, offset)
+
+    store = Store.open("memory", writable=writable, opener=lambda _, w: Counted(made, writable=w))
+    assert store.durable_id == 3
+    assert max(asked) <= len(made.cache)
+    store.close()

@@ -132,6 +132,19 @@ async def contents(vfs: Vfs, ino: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+async def save(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
+    """Write a file as a program does: open or create, write, close."""
+    found = await vfs.lookup(parent, name, CTX)
+    if found.ino:
+        opened = await vfs.open(found.ino, os.O_WRONLY | os.O_TRUNC, CTX)
+    else:
+        opened, _ = await vfs.create(parent, name, 0o644, os.O_WRONLY, CTX)
+    for at in range(0, len(data), 1 << 17):
+        await vfs.write(opened.fh, at, data[at : at + (1 << 17)])
+    await vfs.flush(opened.fh)
+    await vfs.release(opened.fh)
+
+
 async def tree_view(vfs: Vfs, root: int = ROOT_INO) -> View:
     """Everything below a directory of the mount, as the model's `view` gives it."""
     found: View = {}

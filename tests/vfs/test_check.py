@@ -1,5 +1,6 @@
 """The check of commits' trees: sound ones pass, and each way to be unsound is found (P3, P7)."""
 
+import errno
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from commitfs.errors import CorruptError
 from commitfs.format.extent import Extent, encode_extent
 from commitfs.format.inode import Blob, Dentry, Inode, encode_dentry, encode_inode, encode_xattr
 from commitfs.format.keys import (
@@ -23,6 +25,8 @@ from commitfs.native import crc32c
 from commitfs.store.check import Finding, Severity, check_store
 from commitfs.store.store import Store
 from commitfs.vfs.check import check_trees
+from commitfs.vfs.snapshot import Snapshot
+from commitfs.vfs.versions import changes_of
 from tests.torture.vfs_model import Walk
 
 DIR, FILE, LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
@@ -314,3 +318,48 @@ def test_no_damaged_byte_goes_unseen(tmp_path: Path) -> None:
                 assert Severity.DAMAGE in {f.severity for f in found}, f"the byte at {place}"
             checked += 1
     assert checked > 100
+
+
+def test_walks_end_where_directories_lie_in_themselves(world: World) -> None:
+    loop(world)
+    world.name(ROOT_INO, b"e", E, DIR)
+    world.commit()
+    snapshot = Snapshot(world.store, world.store.head)
+    with pytest.raises(CorruptError, match="itself"):
+        list(snapshot.walk())
+
+
+def test_the_history_of_a_directory_ends_where_others_lie_in_themselves(world: World) -> None:
+    """/e/x lies in itself and changes with each commit; the question is about /d."""
+    x = E + 1
+    cookie = world.name(x, b"x", x, DIR)
+    for turn in range(3):
+        world.inode(x, mode=DIR, nlink=3, size=1, parent=x, cookie=cookie, mtime_ns=turn)
+        world.commit()
+    assert [record.id for record in changes_of(world.store, b"d")] == [2]
+
+
+def test_ids_no_store_of_that_size_can_have_end_the_check(world: World) -> None:
+    """A forged newest record says it is commit 2**60."""
+    store = world.store
+    assert store.log is not None
+    assert store.head is not None
+    store.log.head = store.head._replace(id=1 << 60)
+    assert len(world.findings()) <= store.published_end // 128 + 1
+
+
+def test_what_the_device_cannot_read_is_damage_of_that_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = world_extent_offset(world)
+    pread = world.store.file.pread
+
+    def failing(length: int, offset: int) -> bytes:
+        if offset <= bad < offset + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(length, offset)
+
+    monkeypatch.setattr(world.store.file, "pread", failing)
+    (found,) = world.findings()
+    assert (found.path, found.offset) == (b"d/f", bad)
+    assert "cannot read" in found.message

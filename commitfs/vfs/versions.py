@@ -136,10 +136,12 @@ def _is_below(tree: Tree, ino: int, directory: int) -> bool:
         return False
     parents = [backref_of(key)[0] for key, _ in tree.scan(*type_range(ino, BACKREF))]
     parents.append(decode_inode(value).parent)
+    met = {0}
     for parent in parents:
-        while parent:
+        while parent not in met:  # as it stays only where damage made directories lie in themselves
             if parent == directory:
                 return True
+            met.add(parent)
             value = tree.get(inode_key(parent))
             parent = 0 if value is None else decode_inode(value).parent
     return False

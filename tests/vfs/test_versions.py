@@ -1,4 +1,4 @@
-"""log PATH against the truth: comparing the path in every commit with the one before."""
+"""The commits that changed a path: compared with the path in every commit and in the one before."""
 
 import os
 import random
@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from commitfs.cli.versions import changes_of
 from commitfs.errors import FsError
 from commitfs.store.store import Store
 from commitfs.vfs.live import MAX_CHANGES
 from commitfs.vfs.snapshot import Snapshot
+from commitfs.vfs.versions import changes_of
 from commitfs.vfs.vfs import Vfs
-from tests.cli.conftest import save
-from tests.support.world import CTX, lookup, open_vfs
+from tests.support.world import CTX, lookup, open_vfs, save
 
 NAMES = [b"a", b"b", b"c"]
 PATHS = [b"/".join(parts) for n in (1, 2, 3) for parts in product(NAMES, repeat=n)]
