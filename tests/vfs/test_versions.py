@@ -38,7 +38,7 @@ async def act(vfs: Vfs, rng: random.Random) -> None:
         case 0 | 1:
             await vfs.mkdir(parent, name, stat.S_IFDIR | 0o755, CTX)
         case 2 | 3:
-            await save(vfs, parent, name, os.urandom(20))
+            await save(vfs, name, os.urandom(20), parent=parent)
         case 4:
             await vfs.unlink(parent, name, CTX)
         case 5:
