@@ -79,14 +79,9 @@ async def new(vfs: Vfs, name: bytes, flags: int = os.O_RDWR, *, parent: int = RO
 
 
 async def save(vfs: Vfs, name: bytes, data: bytes, *, parent: int = ROOT_INO) -> int:
-    """Write a file as a program does: open or create, write, close; its inode."""
-    ino = (await vfs.lookup(parent, name, CTX)).ino
-    if ino:
-        fh = (await vfs.open(ino, os.O_WRONLY | os.O_TRUNC, CTX)).fh
-    else:
-        fh, ino = await new(vfs, name, parent=parent)
-    for at in range(0, len(data), 1 << 17):
-        await vfs.write(fh, at, data[at : at + (1 << 17)])
+    """Inode of a file made, written and closed."""
+    fh, ino = await new(vfs, name, parent=parent)
+    await vfs.write(fh, 0, data)
     await close(vfs, fh)
     return ino
 
@@ -135,6 +130,19 @@ async def contents(vfs: Vfs, ino: int, size: int) -> bytes:
     await vfs.flush(opened.fh)
     await vfs.release(opened.fh)
     return b"".join(parts)
+
+
+async def save_again(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
+    """Write a file that may be there already, as a program does: open or create, write, close."""
+    found = await vfs.lookup(parent, name, CTX)
+    if found.ino:
+        opened = await vfs.open(found.ino, os.O_WRONLY | os.O_TRUNC, CTX)
+    else:
+        opened, _ = await vfs.create(parent, name, 0o644, os.O_WRONLY, CTX)
+    for at in range(0, len(data), 1 << 17):
+        await vfs.write(opened.fh, at, data[at : at + (1 << 17)])
+    await vfs.flush(opened.fh)
+    await vfs.release(opened.fh)
 
 
 async def tree_view(vfs: Vfs, root: int = ROOT_INO) -> View:
