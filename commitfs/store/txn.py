@@ -139,6 +139,11 @@ class Txn:
         self._skips.placed(record.id, record.offset)
         return log.place(record, self._buffers).ticket
 
+    def abandon(self) -> None:
+        """Instead of `finish` where a tree was built that refers to these bytes: they stay readable from
+        memory, and nothing may be committed any more."""
+        self._log.open = False
+
     def abort(self) -> None:
         """Nothing has happened.  Only instead of `finish`."""
         at = self._offset + RECORD_SIZE

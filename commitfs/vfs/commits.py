@@ -228,7 +228,10 @@ class Commits:
                         node.pending.at_name_change = True
             ticket = self._fill(txn, [node for node in nodes if not node.dead], who)
         except BaseException:
-            txn.abort()
+            if live.broken is None:
+                txn.abort()
+            else:
+                txn.abandon()
             raise
         self.last_who = NOBODY
         return ticket

@@ -396,7 +396,10 @@ class Live:
             return node.xattrs
         found = {}
         for key, value in self.tree.scan(*type_range(node.ino, XATTR)):
-            found[key[9:]] = self.long_value(key, decode_xattr(value))
+            try:
+                found[key[9:]] = self.long_value(key, decode_xattr(value))
+            except (CorruptError, OSError):
+                continue  # damage is no reason why a file could not be removed
         return found
 
     def long_value(self, key: bytes, value: bytes | Blob) -> bytes:
