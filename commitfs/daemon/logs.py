@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import syslog
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PLAIN = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -47,9 +49,23 @@ def log_to_syslog() -> None:
     _install(SyslogHandler("commitfs"), None)
 
 
-def open_log(path: bytes) -> int:
-    """Descriptor of the log file, opened early so that a bad path is an error of the command."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+@contextmanager
+def opened_log(path: bytes) -> Iterator[int]:
+    """Descriptor of the log file, opened early so that a bad path is an error of the command.
+
+    A file made here in which nothing was written is removed again when the body fails.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        fd, made = os.open(path, flags | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        fd, made = os.open(path, flags, 0o600), False
+    try:
+        yield fd
+    except BaseException:
+        if made and os.fstat(fd).st_size == 0:
+            os.unlink(path)
+        raise
 
 
 def log_to_file(fd: int) -> None:

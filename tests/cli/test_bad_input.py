@@ -136,6 +136,9 @@ MOUNTS = [
     (["s.db", "m", "-o", "settle=soon"], "settle"),
     (["s.db", "m", "-o", "ro"], "no store"),
     (["s.db", "m", "--log", "no/such/log"], "no/such/log"),
+    (["s.db", "missing", "--log", "new.log"], "missing"),
+    (["s.db", "missing", "--log", "file"], "missing"),
+    (["file", "m", "--log", "new.log"], "not a store"),
     (["fifo", "m"], "regular"),
 ]
 
