@@ -1,5 +1,6 @@
 """Start a mount in the foreground or the background, with its messages going where they should."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -28,7 +29,13 @@ def _launch(plan: Plan, foreground: bool, log_fd: int | None, say: Callable[[str
             log_to_syslog()
 
     if foreground:
-        prepare()
-        run(plan, say)
+        # Descriptor 2 is the log's meanwhile; how it ended is for whoever waits here.
+        stderr = os.dup(2)
+        try:
+            prepare()
+            run(plan, say)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
     else:
         say(in_background(lambda ready: run(plan, ready), prepare))
