@@ -50,6 +50,19 @@ def test_the_page_of_tests_tells_of_every_torture() -> None:
     )
 
 
+def test_pages_that_are_cited_exist() -> None:
+    """In code, tests and pages: whatever is called NAME.md is a page of the project."""
+    there = {page.name for page in PAGES}
+    sources = [
+        *ROOT.glob("commitfs/**/*.[pch]*"),
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("benchmarks/**/*.py"),
+    ]
+    for path in [*(s for s in sources if s.suffix in (".py", ".c", ".h")), *(ROOT / page for page in PAGES)]:
+        cited = set(re.findall(r"\b([\w-]+\.md)\b", path.read_text()))
+        assert cited <= there | {"NAME.md"}, path
+
+
 def test_the_readme_names_the_commands_there_are() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "commitfs", "--help"],
