@@ -5,7 +5,7 @@ Invariants
   M2  A commit takes everything staged, and the pending contents of the file whose commit point it is
       (of both that change places); never another file's (P2).
   M3  Room is asked for before anything is changed: ENOSPC leaves all as it was, and `retry` holds the
-      files whose commit point could not be kept, to be tried again (STORE.md section 10).
+      files whose commit point could not be kept, to be tried again.
 """
 
 import logging

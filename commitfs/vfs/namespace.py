@@ -8,7 +8,7 @@ import errno
 import stat
 from collections.abc import Iterator
 
-from commitfs.errors import FsError
+from commitfs.errors import CorruptError, FsError
 from commitfs.format.inode import INLINE_MAX, Blob, Inode, decode_dentry
 from commitfs.format.keys import (
     BACKREF,
@@ -260,9 +260,13 @@ def rmdir(live: Live, parent_ino: int, name: bytes) -> None:
 
 
 def _is_below(live: Live, ino: int, ancestor: int) -> bool:
+    seen = set()
     while ino != ROOT_INO:
         if ino == ancestor:
             return True
+        if ino in seen:
+            raise CorruptError(f"directory {ino} lies below itself")
+        seen.add(ino)
         ino = live.node(ino).attr.parent
     return ancestor == ROOT_INO
 
