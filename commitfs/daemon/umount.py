@@ -20,6 +20,10 @@ def umount(mountpoint: bytes, fusermount: str) -> None:
         raise UsageError(f"nothing is mounted at {shown}")
     if mount.fstype != FSTYPE:
         raise UsageError(f"what is mounted at {shown} is {mount.fstype}, not a commitfs")
+    if os.geteuid() not in (0, mount.owner):
+        raise CommitfsError(
+            f"{shown} is not yours to unmount: user {mount.owner} mounted it, and only they and root can"
+        )
     try:
         waiter = Waiter(mount)
     except OSError:

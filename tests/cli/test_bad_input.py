@@ -100,6 +100,13 @@ def test_paths_that_are_not_there(cli: Cli, store: Path, command: str, path: str
 
 
 USAGE = [
+    ["log", ""],
+    ["check", ""],
+    ["mount", "", "m"],
+    ["mount", "s.db", ""],
+    ["mount", "s.db", "m", "--log", ""],
+    ["umount", ""],
+    ["log", "missing.db"],
     ["nonsense"],
     ["log"],
     ["log", "s.db", "path", "more"],
@@ -220,6 +227,25 @@ def test_check_that_cannot_check_is_not_damage(
     ran = cli("check", store)
     refused(ran, "Input/output error")
     assert ran.code == 2
+
+
+def test_log_of_a_path_that_never_was(cli: Cli, store: Path) -> None:
+    for more in ([], ["--json"], ["-n", "1"]):
+        ran = cli("log", store, "e/missing", *more)
+        refused(ran, "e/missing is in no commit")
+        assert (ran.code, ran.out) == (1, b"")
+    assert cli("log", store, "e/missing", "-n", "0") == (0, b"", "")
+    assert cli("log", store, "d").code == 0, "it was there once"
+
+
+@pytest.mark.mounted
+def test_a_working_directory_that_is_gone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    refused(cli("umount", "m"), "working directory is gone")
+    refused(cli("mount", "s.db", "m"), "working directory is gone")
 
 
 def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from commitfs.daemon.mountinfo import mounted_at
+from commitfs.daemon.mountinfo import Mount, mounted_at
 from commitfs.daemon.preflight import is_dead
+from commitfs.daemon.umount import umount
+from commitfs.errors import CommitfsError
 from commitfs.store.store import Store
 from commitfs.vfs.snapshot import Snapshot
 from tests.cli.test_process import commitfs, environment
@@ -196,6 +198,15 @@ def test_a_damaged_root_is_told_with_what_can_be_done(place: Place) -> None:
     assert "older commits may be whole" in said
     assert said.count("\n") == 1
     assert commitfs("ls", place.store, "1").returncode == 0
+
+
+def test_umount_of_another_users_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is asked of the daemon or the kernel."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    mount = Mount("0:9", b"/m", False, "fuse.commitfs", b"/s.db", 1000)
+    monkeypatch.setattr("commitfs.daemon.umount.mounted_at", lambda point: mount)
+    with pytest.raises(CommitfsError, match="not yours to unmount: user 1000"):
+        umount(b"/m", "/nonexistent")
 
 
 def test_umount_while_busy_loses_nothing(place: Place) -> None:
