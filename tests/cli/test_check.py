@@ -1,6 +1,8 @@
 """check: exit codes and findings."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,19 @@ def test_reading_damage_gives_one_line(cli: Cli, damaged: Path) -> None:
     assert ran.err.startswith("commitfs: ")
     assert ran.err.count("\n") == 1
     assert cli("cat", damaged, "latest", "a.txt").out == b"three", "it hides nothing of the rest"
+
+
+def test_a_store_cut_short_is_readable_as_its_error_says(cli: Cli, tmp_path: Path, store: Path) -> None:
+    newest = json.loads(cli("log", store, "-n", "1", "--json").out)
+    path = tmp_path / "s.db"
+    path.write_bytes(store.read_bytes()[: newest["offset"] + 1000])
+    ran = cli("log", path)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    size = re.search(r"`truncate -s (\d+)`", ran.err)
+    assert size is not None
+    os.truncate(path, int(size[1]))
+    assert cli("cat", path, "3", "a.txt").out == b"two two\n"
+    assert b"damage was found" in cli("check", path).out
 
 
 def test_check_is_not_advised_to_those_who_check(cli: Cli, tmp_path: Path, store: Path) -> None:
