@@ -25,6 +25,12 @@ def check_device(device: str = DEVICE) -> None:
             f"{device} is missing: load the kernel module (modprobe fuse), or give the container the device"
         ) from None
     except OSError as exc:
+        if exc.errno == errno.EACCES:
+            raise CommitfsError(
+                f"{device} is closed to this user: mount as root, or let root open it (chmod 666 {device})"
+            ) from None
+        if exc.errno == errno.EPERM:
+            raise CommitfsError(f"{device} is forbidden here: give the container the device") from None
         raise CommitfsError(f"{device} cannot be opened: {exc.strerror}") from None
 
 

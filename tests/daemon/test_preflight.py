@@ -1,5 +1,6 @@
 """Each thing that speaks against a mount gives one clear line, and nothing is created or changed."""
 
+import errno
 import os
 import stat
 import sys
@@ -36,6 +37,25 @@ def test_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(CommitfsError) as caught:
         check_device(str(tmp_path))
     refused(caught, str(tmp_path), "cannot be opened")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, ("/dev/fuse is closed to this user", "chmod 666 /dev/fuse")),
+        (errno.EPERM, ("/dev/fuse is forbidden", "container")),
+    ],
+)
+def test_a_device_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, number: int, words: tuple[str, ...]
+) -> None:
+    def closed(path: str, flags: int) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(CommitfsError) as caught:
+        check_device("/dev/fuse")
+    refused(caught, *words)
 
 
 def test_no_fusermount(tmp_path: Path) -> None:
