@@ -1,7 +1,9 @@
 """Bad input gets one line on stderr that begins "commitfs:", a code that is not 0, and changes nothing."""
 
+import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import click
@@ -75,6 +77,24 @@ ID_ERRORS = [
 def test_ids_that_name_nothing(cli: Cli, store: Path, command: str, commit: str) -> None:
     rest = ["a.txt"] if command == "cat" else []
     refused(cli(command, "--", store, commit, *rest))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_time_before_the_first_commit(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """A date alone is its midnight: the message shows it, and where the commits begin."""
+    first = json.loads(cli("show", store, "1", "--json").out)["time_ns"]
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        day = time.strftime("%Y-%m-%d", time.localtime(first // 10**9))
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first // 10**9))
+        ran = cli("show", store, day)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    refused(ran, f"no commit is as old as {day} 00:00:00: the oldest is of {moment}")
 
 
 PATHS = [
