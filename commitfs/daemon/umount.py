@@ -12,7 +12,8 @@ from commitfs.fuse import FSTYPE
 
 def umount(mountpoint: bytes, fusermount: str) -> None:
     """Raises UsageError when no commitfs is mounted there, CommitfsError when it is busy (it stays
-    mounted, with nothing lost) or when its daemon could not make the last commit durable or had died before."""
+    mounted, with nothing lost), another user's, or when its daemon could not make the last commit
+    durable or had died before."""
     point = os.path.realpath(mountpoint)
     shown = os.fsdecode(point)
     mount = mounted_at(point)
