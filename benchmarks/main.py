@@ -80,7 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:8} {load(name).TITLE}")
         return 0
     if chosen.table:
-        print(*table(json.loads(chosen.table.read_text())), sep="\n")
+        try:
+            rows = list(table(json.loads(chosen.table.read_text())))
+        except OSError as error:
+            sys.exit(f"benchmarks/run: {chosen.table}: {error.strerror}")
+        except (ValueError, KeyError, TypeError):
+            sys.exit(f"benchmarks/run: {chosen.table} is no document of a run")
+        print(*rows, sep="\n")
         return 0
     started = dt.datetime.now(dt.UTC).replace(microsecond=0)
     facts = machine.facts(chosen.dir)

@@ -75,4 +75,14 @@ def one_line(exc: BaseException) -> str:
     if not isinstance(exc, OSError):
         return f"{type(exc).__name__}: {exc}"
     reason = exc.strerror or str(exc)
+    if exc.errno == _errno.ENOENT and exc.filename is None and not _has_folder():
+        return "the working directory is gone: change to another"
     return reason if exc.filename is None else f"{os.fsdecode(exc.filename)}: {reason}"
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

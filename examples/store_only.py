@@ -3,6 +3,8 @@
     python examples/store_only.py STORE
 
 Each `set` is one durable commit of a copy-on-write tree; any commit can be read again by its number.
+Such a store is no filesystem: there is no root directory in it.  `commitfs log` lists its commits, but
+`mount` refuses it and `check` misses the root.
 """
 
 import sys

@@ -45,7 +45,7 @@ def _check(name: str, as_json: bool) -> int:
     from commitfs.vfs.check import check_trees
 
     damaged = False
-    with reading(name) as store:
+    with reading(name, report=_without_advice) as store:
         commits = 0 if store.head is None else int(store.head.id) - int(store.oldest_id) + 1
         log_progress, tree_progress = Progress("reading the log"), Progress("comparing commits")
         for finding in chain(
@@ -61,8 +61,15 @@ def _check(name: str, as_json: bool) -> int:
         log_progress.clear()
         tree_progress.clear()
     if not as_json:
-        put(f"{'damage was found in' if damaged else 'sound:'} {commits} commit{'s' * (commits != 1)}")
+        put(f"{'damage was found;' if damaged else 'sound:'} {commits} commit{'s' * (commits != 1)} read")
     return DAMAGED if damaged else 0
+
+
+def _without_advice(line: str) -> None:
+    """What opening the store tells, to those who are doing already what it advises."""
+    from commitfs.cli.output import complain
+
+    complain(line.removesuffix(": run commitfs check"))
 
 
 def _fields(finding: Finding) -> dict[str, object]:

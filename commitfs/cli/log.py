@@ -24,18 +24,23 @@ def log(store: str, path: str | None, count: int | None, as_json: bool) -> None:
     there; of a directory also changes of what is below it.
     """
     from commitfs.cli.describe import fields
-    from commitfs.cli.output import put, put_json
+    from commitfs.cli.output import put, put_json, shown
     from commitfs.cli.stores import reading, tree_path
+    from commitfs.errors import NotFoundError
     from commitfs.vfs.versions import changes_of
 
     wanted = b"" if path is None else tree_path(path)
     with reading(store) as opened:
         commits = changes_of(opened, wanted) if wanted else opened.records()
+        found = count == 0
         for record in islice(commits, count):
+            found = True
             if as_json:
                 put_json(fields(opened, record))
             else:
                 put(_line(opened, record))
+    if wanted and not found:
+        raise NotFoundError(f"{shown(wanted)} is in no commit")
 
 
 def _line(store: Store, record: Record) -> str:

@@ -22,10 +22,13 @@ def mount(
     history=visible (list .commits in the root), allow_other (let other users in), fsname=NAME, and the
     usual ones of mount(8).
     """
+    from commitfs.cli.stores import given
     from commitfs.daemon.options import parse_options
     from commitfs.daemon.preflight import check_allow_other, check_device, find_fusermount
 
     parsed = parse_options(options)
+    store_file, where = given(store, "STORE"), given(mountpoint, "MOUNTPOINT")
+    log_to = None if log_file is None else given(log_file, "FILE of --log")
     if parsed.allow_other:
         check_allow_other()
     check_device()
@@ -35,9 +38,7 @@ def mount(
     from commitfs.daemon.launch import launch
     from commitfs.daemon.mount import Plan
 
-    where = os.path.realpath(os.fsencode(mountpoint))
-    plan = Plan(os.path.realpath(os.fsencode(store)), where, parsed, fusermount)
-    log_to = None if log_file is None else os.fsencode(log_file)
+    plan = Plan(os.path.realpath(store_file), os.path.realpath(where), parsed, fusermount)
     launch(plan, foreground=foreground, log_file=log_to, say=_say)
 
 

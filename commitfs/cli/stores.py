@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from commitfs.cli.output import complain
 from commitfs.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -17,16 +18,22 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def reading(text: str) -> Iterator[Store]:
+def reading(text: str, report: Callable[[str], None] = complain) -> Iterator[Store]:
     """The store that `text` names, open for reading.  Works while it is mounted."""
-    from commitfs.cli.output import complain
     from commitfs.store.store import Store
 
-    store = Store.open(os.fsdecode(store_path(os.fsencode(text))), report=complain)
+    store = Store.open(os.fsdecode(store_path(given(text, "STORE"))), report=report)
     try:
         yield store
     finally:
         store.close()
+
+
+def given(text: str, what: str) -> bytes:
+    """A path the user gave.  An empty one, mostly a variable that was not set, would mean this folder."""
+    if not text:
+        raise UsageError(f"{what} is empty")
+    return os.fsencode(text)
 
 
 def store_path(path: bytes) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import stat
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,13 +22,15 @@ from commitfs.daemon.daemonize import single
 from commitfs.daemon.mountinfo import mounted_at, mounts
 from commitfs.daemon.preflight import check_mountpoint, check_store_path
 from commitfs.daemon.signals import on_signal
-from commitfs.errors import CommitfsError, LockedError, one_line
+from commitfs.errors import CommitfsError, CorruptError, FsError, LockedError, one_line
+from commitfs.format.keys import ROOT_INO
 from commitfs.fuse import FSTYPE
 from commitfs.fuse.session import Session, SessionOptions
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
 from commitfs.vfs.create import create_store
+from commitfs.vfs.snapshot import Snapshot
 from commitfs.vfs.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -140,6 +143,7 @@ async def _open_store(plan: Plan, there: bool, stack: AsyncExitStack, served: tr
     if there:
         store = await _patiently(plan.store, writable)
         stack.callback(store.close)
+        _check_root(store)
         check_mountpoint(plan.mountpoint, plan.store, plan.fusermount)
         return store
     check_mountpoint(plan.mountpoint, plan.store, plan.fusermount)
@@ -155,6 +159,26 @@ async def _open_store(plan: Plan, there: bool, stack: AsyncExitStack, served: tr
 
     stack.callback(unmake)
     return store
+
+
+def _check_root(store: Store) -> None:
+    """A store can hold any tree; only one with a root directory can be mounted."""
+    try:
+        mode = Snapshot(store, store.head).attr(ROOT_INO).mode
+    except FsError:
+        mode = 0
+    except CorruptError as exc:
+        assert store.head is not None
+        newest = int(store.head.id)
+        hint = "; older commits may be whole: commitfs log, ls and cat read them"
+        raise CommitfsError(
+            f"{store.path} cannot be mounted: in commit {newest}, its newest, {exc}"
+            f"{hint if newest > store.oldest_id else ''}"
+        ) from None
+    if not stat.S_ISDIR(mode):
+        raise CommitfsError(
+            f"{store.path} holds no root directory, so it cannot be mounted: it is no filesystem"
+        )
 
 
 async def _patiently(path: bytes, writable: bool) -> Store:

@@ -45,7 +45,7 @@ _FOR_OTHERS = frozenset(
         "relatime",
     ]
 )
-"""What /etc/fstab may hold for mount(8) and systemd, and what always holds here anyway."""
+"""What means something to mount(8) and systemd only, and what always holds here anyway."""
 
 _SPLIT = re.compile(r"(?<!\\),")
 

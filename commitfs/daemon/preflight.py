@@ -10,7 +10,7 @@ import stat
 import subprocess
 
 from commitfs.daemon.mountinfo import Mount, mounted_at
-from commitfs.errors import CommitfsError, NotFoundError, UsageError
+from commitfs.errors import CommitfsError, UsageError
 from commitfs.fuse import FSTYPE
 
 DEVICE = "/dev/fuse"
@@ -25,6 +25,12 @@ def check_device(device: str = DEVICE) -> None:
             f"{device} is missing: load the kernel module (modprobe fuse), or give the container the device"
         ) from None
     except OSError as exc:
+        if exc.errno == errno.EACCES:
+            raise CommitfsError(
+                f"{device} is closed to this user: mount as root, or let root open it (chmod 666 {device})"
+            ) from None
+        if exc.errno == errno.EPERM:
+            raise CommitfsError(f"{device} is forbidden here: give the container the device") from None
         raise CommitfsError(f"{device} cannot be opened: {exc.strerror}") from None
 
 
@@ -56,7 +62,7 @@ def check_store_path(path: bytes, *, read_only: bool) -> bool:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         if read_only:
-            raise NotFoundError(f"there is no store at {shown}") from None
+            raise UsageError(f"there is no store at {shown}") from None
         folder = os.path.dirname(path) or b"."
         if not os.path.isdir(folder):
             raise UsageError(
@@ -73,6 +79,8 @@ def check_store_path(path: bytes, *, read_only: bool) -> bool:
         raise UsageError(f"{shown} is a directory; a store is a file")
     if not stat.S_ISREG(mode):
         raise UsageError(f"{shown} is not a regular file, so it cannot be a store")
+    if not read_only and os.access(path, os.R_OK) and not os.access(path, os.W_OK):
+        raise UsageError(f"{shown} is not writable; -o ro mounts it for reading only")
     return True
 
 

@@ -1,6 +1,7 @@
 """Records by id and by time: along the skip pointers, O(log n) reads, and no index to keep."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -178,7 +179,9 @@ class Index:
                 if near is None:
                     raise
             if near is None:
-                raise NotFoundError("there is no commit so old")
+                raise NotFoundError(
+                    f"no commit is as old as {_local(time_ns)}: the oldest is of {_local(record.time_ns)}"
+                )
             record = near
         return record
 
@@ -216,6 +219,14 @@ class Index:
                 at = window.rfind(MAGIC, 0, at)
             end = start
         return None
+
+
+def _local(time_ns: int) -> str:
+    """As people read it; a time before the calendar's as the number it is."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns // 1_000_000_000))
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"
 
 
 __all__ = ["Index", "Skips", "as_far_as_readable"]

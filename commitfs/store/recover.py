@@ -142,7 +142,10 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     end = slot.head.end if slot.head is not None else LOG_START
     size = file.size()  # after the slots: a writer may be at work
     if size < end:
-        raise CorruptError(f"{path} is truncated: it has {size} bytes of at least {end}")
+        raise CorruptError(
+            f"{path} is truncated: it has {size} bytes of at least {end}; "
+            f"`truncate -s {end}` on a copy of it makes what is left readable"
+        )
     if slot.head is None:
         state = WalkState.at_start(slot.store)
     else:

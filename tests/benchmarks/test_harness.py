@@ -279,3 +279,11 @@ def test_the_floor_takes_saves_and_writes_each_behind_the_last(tmp_path: Path) -
         assert record == bytes(128)
         assert data.count(0) < 128
     assert not any(log[3 * 2176 :])
+
+
+def test_a_table_of_what_is_no_document(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not json")
+    (tmp_path / "other").write_text('{"rows": 3}')
+    for name, said in (("missing", "No such file"), ("text", "no document"), ("other", "no document")):
+        with pytest.raises(SystemExit, match=f"{name}.*{said}"):
+            main(["--table", str(tmp_path / name)])

@@ -1,7 +1,9 @@
 """Bad input gets one line on stderr that begins "commitfs:", a code that is not 0, and changes nothing."""
 
+import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import click
@@ -77,6 +79,24 @@ def test_ids_that_name_nothing(cli: Cli, store: Path, command: str, commit: str)
     refused(cli(command, "--", store, commit, *rest))
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_time_before_the_first_commit(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """A date alone is its midnight: the message shows it, and where the commits begin."""
+    first = json.loads(cli("show", store, "1", "--json").out)["time_ns"]
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        day = time.strftime("%Y-%m-%d", time.localtime(first // 10**9))
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first // 10**9))
+        ran = cli("show", store, day)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    refused(ran, f"no commit is as old as {day} 00:00:00: the oldest is of {moment}")
+
+
 PATHS = [
     ("cat", "missing", "missing"),
     ("cat", "e", "directory"),
@@ -100,6 +120,13 @@ def test_paths_that_are_not_there(cli: Cli, store: Path, command: str, path: str
 
 
 USAGE = [
+    ["log", ""],
+    ["check", ""],
+    ["mount", "", "m"],
+    ["mount", "s.db", ""],
+    ["mount", "s.db", "m", "--log", ""],
+    ["umount", ""],
+    ["log", "missing.db"],
     ["nonsense"],
     ["log"],
     ["log", "s.db", "path", "more"],
@@ -220,6 +247,25 @@ def test_check_that_cannot_check_is_not_damage(
     ran = cli("check", store)
     refused(ran, "Input/output error")
     assert ran.code == 2
+
+
+def test_log_of_a_path_that_never_was(cli: Cli, store: Path) -> None:
+    for more in ([], ["--json"], ["-n", "1"]):
+        ran = cli("log", store, "e/missing", *more)
+        refused(ran, "e/missing is in no commit")
+        assert (ran.code, ran.out) == (1, b"")
+    assert cli("log", store, "e/missing", "-n", "0") == (0, b"", "")
+    assert cli("log", store, "d").code == 0, "it was there once"
+
+
+@pytest.mark.mounted
+def test_a_working_directory_that_is_gone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    refused(cli("umount", "m"), "working directory is gone")
+    refused(cli("mount", "s.db", "m"), "working directory is gone")
 
 
 def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:

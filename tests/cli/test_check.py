@@ -1,6 +1,8 @@
 """check: exit codes and findings."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from tests.cli.conftest import BIG, Cli
 
 
 def test_sound(cli: Cli, store: Path) -> None:
-    assert cli("check", store) == (0, b"sound: 8 commits\n", "")
+    assert cli("check", store) == (0, b"sound: 8 commits read\n", "")
     assert cli("check", store, "--json") == (0, b"", "")
 
 
@@ -28,7 +30,7 @@ def test_damage(cli: Cli, damaged: Path) -> None:
     assert (ran.code, ran.err) == (1, "")
     assert ran.lines[0].startswith("damage, commit 00000008, offset ")
     assert ", big: " in ran.lines[0]
-    assert ran.lines[-1] == "damage was found in 8 commits"
+    assert ran.lines[-1] == "damage was found; 8 commits read"
 
 
 def test_damage_as_json(cli: Cli, damaged: Path) -> None:
@@ -55,6 +57,31 @@ def test_reading_damage_gives_one_line(cli: Cli, damaged: Path) -> None:
     assert ran.err.startswith("commitfs: ")
     assert ran.err.count("\n") == 1
     assert cli("cat", damaged, "latest", "a.txt").out == b"three", "it hides nothing of the rest"
+
+
+def test_a_store_cut_short_is_readable_as_its_error_says(cli: Cli, tmp_path: Path, store: Path) -> None:
+    newest = json.loads(cli("log", store, "-n", "1", "--json").out)
+    path = tmp_path / "s.db"
+    path.write_bytes(store.read_bytes()[: newest["offset"] + 1000])
+    ran = cli("log", path)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    size = re.search(r"`truncate -s (\d+)`", ran.err)
+    assert size is not None
+    os.truncate(path, int(size[1]))
+    assert cli("cat", path, "3", "a.txt").out == b"two two\n"
+    assert b"damage was found" in cli("check", path).out
+
+
+def test_check_is_not_advised_to_those_who_check(cli: Cli, tmp_path: Path, store: Path) -> None:
+    """What opening a damaged store says ends with that advice elsewhere."""
+    (newest,) = map(json.loads, cli("log", store, "-n", "1", "--json").lines)
+    data = bytearray(store.read_bytes())
+    data[newest["offset"] + 20] ^= 1
+    (tmp_path / "s.db").write_bytes(data)
+    assert cli("stats", tmp_path / "s.db").err.endswith(" is damaged: run commitfs check\n")
+    ran = cli("check", tmp_path / "s.db")
+    assert ran.code == 1
+    assert ran.err.endswith(" is damaged\n")
 
 
 def test_log_goes_on_behind_a_damaged_record(cli: Cli, tmp_path: Path, store: Path) -> None:

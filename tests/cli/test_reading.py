@@ -85,7 +85,8 @@ class TestLog:
     def test_case_36_of_a_path(self, cli: Cli, store: Path, path: str, ids: list[int]) -> None:
         ran = cli("log", store, path, "--json")
         assert [line["id"] for line in objects(ran.out)] == ids
-        assert (ran.code, ran.err) == (0, "")
+        told = (0, "") if ids else (1, f"commitfs: {path} is in no commit\n")
+        assert (ran.code, ran.err) == told
 
     def test_for_people(self, cli: Cli, store: Path) -> None:
         lines = cli("log", store).lines

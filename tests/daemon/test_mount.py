@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from commitfs.daemon.mountinfo import mounted_at
+from commitfs.daemon.mountinfo import Mount, mounted_at
 from commitfs.daemon.preflight import is_dead
+from commitfs.daemon.umount import umount
+from commitfs.errors import CommitfsError
 from commitfs.store.store import Store
 from commitfs.vfs.snapshot import Snapshot
 from tests.cli.test_process import commitfs, environment
@@ -156,6 +158,55 @@ def test_umount_of_a_dead_mount_that_only_read(place: Place) -> None:
     done = place.umount()
     assert (done.returncode, done.stderr) == (0, b"")
     assert not place.mounted
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_store_that_is_no_filesystem_is_refused(place: Place, background: bool, commits: int) -> None:
+    Store.create(str(place.store))
+    store = Store.open(str(place.store), writable=True)
+    for _ in range(commits):
+        tree = store.tree(store.head)
+        tree.put(b"colour", b"red")
+        txn = store.begin()
+        txn.finish(root=tree.build(txn.add), time_ns=1)
+        store.flush()
+    store.close()
+    done = commitfs("mount", place.store, place.point, *([] if background else ["-f"]))
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        f"commitfs: {place.store} holds no root directory, so it cannot be mounted: it is no filesystem\n"
+    )
+    assert not place.mounted
+
+
+def test_a_damaged_root_is_told_with_what_can_be_done(place: Place) -> None:
+    place.mount()
+    (place.point / "f").write_text("f")
+    place.umount()
+    store = Store.open(str(place.store))
+    assert store.head is not None
+    at = store.head.root.offset + 20
+    store.close()
+    data = bytearray(place.store.read_bytes())
+    data[at] ^= 1
+    place.store.write_bytes(data)
+    done = commitfs("mount", place.store, place.point)
+    assert done.returncode == 1
+    said = done.stderr.decode()
+    assert said.startswith(f"commitfs: {place.store} cannot be mounted: in commit 2, its newest, ")
+    assert "older commits may be whole" in said
+    assert said.count("\n") == 1
+    assert commitfs("ls", place.store, "1").returncode == 0
+
+
+def test_umount_of_another_users_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is asked of the daemon or the kernel."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    mount = Mount("0:9", b"/m", False, "fuse.commitfs", b"/s.db", 1000)
+    monkeypatch.setattr("commitfs.daemon.umount.mounted_at", lambda point: mount)
+    with pytest.raises(CommitfsError, match="not yours to unmount: user 1000"):
+        umount(b"/m", "/nonexistent")
 
 
 def test_umount_while_busy_loses_nothing(place: Place) -> None:

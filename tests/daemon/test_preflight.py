@@ -1,5 +1,6 @@
 """Each thing that speaks against a mount gives one clear line, and nothing is created or changed."""
 
+import errno
 import os
 import stat
 import sys
@@ -16,7 +17,7 @@ from commitfs.daemon.preflight import (
     find_fusermount,
     is_dead,
 )
-from commitfs.errors import CommitfsError, NotFoundError, UsageError
+from commitfs.errors import CommitfsError, UsageError
 
 
 def refused(error: pytest.ExceptionInfo[CommitfsError], *words: str) -> None:
@@ -36,6 +37,25 @@ def test_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(CommitfsError) as caught:
         check_device(str(tmp_path))
     refused(caught, str(tmp_path), "cannot be opened")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, ("/dev/fuse is closed to this user", "chmod 666 /dev/fuse")),
+        (errno.EPERM, ("/dev/fuse is forbidden", "container")),
+    ],
+)
+def test_a_device_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, number: int, words: tuple[str, ...]
+) -> None:
+    def closed(path: str, flags: int) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(CommitfsError) as caught:
+        check_device("/dev/fuse")
+    refused(caught, *words)
 
 
 def test_no_fusermount(tmp_path: Path) -> None:
@@ -83,7 +103,7 @@ class TestStorePath:
         assert os.listdir(tmp_path) == []
 
     def test_not_made_for_reading(self, tmp_path: Path) -> None:
-        with pytest.raises(NotFoundError) as caught:
+        with pytest.raises(UsageError) as caught:
             check_store_path(os.fsencode(tmp_path / "s.db"), read_only=True)
         refused(caught, "no store", "s.db")
 
@@ -99,6 +119,15 @@ class TestStorePath:
         tmp_path.chmod(0o555)
         with pytest.raises(UsageError, match="not writable"):
             check_store_path(os.fsencode(tmp_path / "s.db"), read_only=False)
+
+    def test_a_store_that_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "s.db"
+        path.write_bytes(b"")
+        monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+        with pytest.raises(UsageError) as caught:
+            check_store_path(os.fsencode(path), read_only=False)
+        refused(caught, str(path), "not writable", "-o ro")
+        assert check_store_path(os.fsencode(path), read_only=True) is True
 
     def test_what_is_no_file(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
