@@ -11,8 +11,9 @@ from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile, open_file
+from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
-from commitfs.store.store import Store, make_file, new_image
+from commitfs.store.store import Store
 
 __all__ = [
     "NO_ROOT",

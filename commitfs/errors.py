@@ -8,6 +8,9 @@ once (fuse/) or to an exit code once (cli/).
 import errno as _errno
 import os
 
+NO_ROOM = frozenset((_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG))
+"""What a full disk, a used-up quota or the largest file size say: it can pass, and nothing is broken."""
+
 
 class CommitfsError(Exception):
     """Base of all of them.  ``exit_code`` is what the command line exits with."""

@@ -10,6 +10,8 @@ mounted file system, which is unique among those mounted now.
 
 import errno
 import json
+import os
+import signal
 import socket
 import struct
 from contextlib import suppress
@@ -19,6 +21,8 @@ import trio
 from commitfs.daemon.mountinfo import Mount
 from commitfs.errors import CommitfsError
 
+PATIENCE = 5.0
+"""Seconds a daemon gets to end by itself after its mount is gone."""
 RETRY = 0.05
 """Seconds between tries for an address that the daemon of an earlier mount has not given up yet."""
 
@@ -106,8 +110,8 @@ class Waiter:
 
     def wait(self) -> None:
         """Return when everything is durable; raises CommitfsError when it is not."""
-        with self._socket, self._socket.makefile("rb") as stream:
-            line = stream.readline()
+        with self._socket:
+            line = self._line()
         if not line.endswith(b"\n"):
             raise CommitfsError(
                 f"the daemon (process {self.pid}) died before its last commit; "
@@ -116,6 +120,27 @@ class Waiter:
         error = json.loads(line)["error"]
         if error is not None:
             raise CommitfsError(f"unmounted, but the last commit failed: {error}")
+
+    def _line(self) -> bytes:
+        """What the daemon says at its end, up to the newline; less if it died before."""
+        said = b""
+        self._socket.settimeout(PATIENCE)
+        while not said.endswith(b"\n"):
+            try:
+                part = self._socket.recv(65536)
+            except TimeoutError:
+                # A copy of the mount lives on in another mount namespace (a container's, say), so the
+                # kernel does not end the session.  Asked to, the daemon commits all and goes.
+                with suppress(OSError):
+                    os.kill(self.pid, signal.SIGTERM)
+                self._socket.settimeout(None)
+                continue
+            except OSError:
+                break
+            if not part:
+                break
+            said += part
+        return said
 
     def close(self) -> None:
         self._socket.close()

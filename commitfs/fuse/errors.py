@@ -12,12 +12,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import pyfuse3
 
-from commitfs.errors import CorruptError, FsError, NotFoundError, ReadOnlyError
+from commitfs.errors import NO_ROOM, CorruptError, FsError, NotFoundError, ReadOnlyError
 
 log = logging.getLogger(__name__)
-
-NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""What a full disk says; callers hear of it, the log need not."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +33,8 @@ def errno_of(exc: Exception, where: str) -> int:
         return errno.ENOENT
     if isinstance(exc, OSError):
         if exc.errno not in NO_ROOM:
-            # FsErrors are answers; other OSErrors come from the file below and mean trouble there.
+            # FsErrors are answers; other OSErrors come from the file below and mean trouble there, unless
+            # it is only full: callers hear of that, the log need not.
             log.error("%s: %s", where, exc)
         return exc.errno or errno.EIO
     log.error("%s failed in a way nobody foresaw", where, exc_info=exc)

@@ -8,8 +8,7 @@ their speed.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from commitfs.types import Buffer
 
@@ -159,9 +158,9 @@ class NativeCommitter:
                 self._pieces = None
 
 
-@dataclass(slots=True)
-class WalkState:
-    """Where a walk stands: what the next record has to fit to.  `walk` moves it on."""
+class WalkState(Protocol):
+    """Where a walk stands: what the next record has to fit to (format/record.py has one).  `walk` moves it
+    on."""
 
     offset: int
     """Where the next record must lie."""

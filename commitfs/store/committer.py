@@ -109,7 +109,8 @@ class GroupCommitter:
             ticket.error = None  # of an earlier attempt
         while not ticket.done:
             if ticket.error is not None:
-                raise ticket.error
+                # A new one each time: one exception raised by many would keep all their frames.
+                raise type(ticket.error)(*ticket.error.args) from None
             self._log.check_writable()
             if self._leading:
                 await self._waiting.park()

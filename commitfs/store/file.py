@@ -14,12 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast, runtime_checkable
 
 from commitfs import native
-from commitfs.errors import UsageError
+from commitfs.errors import NO_ROOM, UsageError
 from commitfs.store import lock
 from commitfs.types import Buffer
 
 STAGE_ALIGN: Final = 4096
 """Stage data begins and ends at multiples of this, so that it can be written past the page cache."""
+
+
+def rounded_up(offset: int, to: int) -> int:
+    """The first multiple of `to` at or above `offset`."""
+    return -(-offset // to) * to
 
 
 class StoreFile(Protocol):
@@ -123,12 +128,11 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 _fallocate: Final = _find_fallocate()
 _ZEROS: Final = bytes(1 << 20)
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def is_no_room(error: OSError) -> bool:
     """Whether the error says that there is no room, which can pass, rather than that the medium failed."""
-    return error.errno in _NO_ROOM
+    return error.errno in NO_ROOM
 
 
 class _Pace:
@@ -352,4 +356,5 @@ __all__ = [
     "WriteFailed",
     "is_no_room",
     "open_file",
+    "rounded_up",
 ]

@@ -32,7 +32,7 @@ from commitfs.format.record import (
     WalkState,
     seal,
 )
-from commitfs.store.file import STAGE_ALIGN, StoreFile, WriteFailed, is_no_room
+from commitfs.store.file import STAGE_ALIGN, StoreFile, WriteFailed, is_no_room, rounded_up
 from commitfs.store.heads import BYTES_APART, Heads
 from commitfs.store.pending import Pending
 from commitfs.store.tail import Tail
@@ -158,7 +158,7 @@ class Log:
         """Where a stage for `nbytes` would end: above all zeros, so that the next tail can be laid
         behind it while commits still go into the present one."""
         start = max(self.tail.zeros_end, self.placed_end + RECORD_SIZE)
-        return -(-(start + nbytes) // STAGE_ALIGN) * STAGE_ALIGN
+        return rounded_up(start + nbytes, STAGE_ALIGN)
 
     def place_stage(self, end: int) -> Entry | None:
         """Queue a stage from the placed end to `end`, prepared with `tail.lay_behind`; None if commits

@@ -224,25 +224,20 @@ def _pread(file: StoreFile, length: int, offset: int) -> bytes:
 def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple[Record | None, int]:
     """Walk on from `state`, which moves.  The newest commit passed, if any, and the unknown flags of
     the low byte seen on the way."""
-    at = native.WalkState(
-        state.offset, state.store, state.session, state.chain, state.commit_id, state.commit_offset
-    )
     flags = 0
     raw = b""
     want = RECORD_SIZE
     while want:
-        base = at.offset
+        base = state.offset
         asked = max(want, window)
         data = _pread(file, asked, base)
-        result = native.walk(data, base, at)
+        result = native.walk(data, base, state)
         flags |= result.unknown_flags
         want = result.need
         if result.commits:
-            raw = data[at.commit_offset - base :][:RECORD_SIZE]
-        if at.offset == base and len(data) < asked:
+            raw = data[state.commit_offset - base :][:RECORD_SIZE]
+        if state.offset == base and len(data) < asked:
             break  # the file ends within the record
-    state.offset, state.session, state.chain = at.offset, at.session, at.chain
-    state.commit_id, state.commit_offset = at.commit_id, at.commit_offset
     head = parse(raw, native.crc32c)
     return (Record._make(head) if head is not None else None), flags
 

@@ -15,7 +15,7 @@ from trio.lowlevel import ParkingLot, checkpoint
 
 from commitfs.errors import ReadOnlyError
 from commitfs.store.committer import GroupCommitter
-from commitfs.store.file import STAGE_ALIGN, is_no_room
+from commitfs.store.file import STAGE_ALIGN, is_no_room, rounded_up
 from commitfs.store.log import Log
 from commitfs.store.store import Store
 from commitfs.store.tail import STEP
@@ -26,10 +26,6 @@ PIECE_LEAST: Final = 1 << 20
 PIECE_MOST: Final = 64 << 20
 OUTSTANDING: Final = 2
 _REMAINDERS: Final = 8
-
-
-def _padded(size: int) -> int:
-    return -(-size // STAGE_ALIGN) * STAGE_ALIGN
 
 
 class _Piece:
@@ -82,7 +78,7 @@ class Stager:
         self._no_room = None
         while len(self._jobs) >= OUTSTANDING:
             await self._some_written()
-        size = _padded(len(data))
+        size = rounded_up(len(data), STAGE_ALIGN)
         while (offset := self._take(size)) is None:
             async with self._reserving:
                 if not any(piece.end - piece.at >= size for piece in self._pieces):
@@ -123,7 +119,7 @@ class Stager:
                 break
         self._piece_size = min(wanted * 2, PIECE_MOST)
         await self._committer.acknowledge(entry.ticket)
-        self._pieces.append(_Piece(_padded(entry.record.bytes_offset), end))
+        self._pieces.append(_Piece(rounded_up(entry.record.bytes_offset, STAGE_ALIGN), end))
         if len(self._pieces) > _REMAINDERS:
             self._give_back(self._pieces.pop(0))
 
@@ -151,7 +147,7 @@ class Stager:
             while self._jobs and self._log.latched is None:
                 offset, data = self._jobs[0]
                 await trio.to_thread.run_sync(
-                    self._file.write_stage, data.ljust(_padded(len(data)), b"\0"), offset
+                    self._file.write_stage, data.ljust(rounded_up(len(data), STAGE_ALIGN), b"\0"), offset
                 )
                 self._jobs.popleft()
                 self._log.pending.remove(offset)

@@ -3,18 +3,17 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
 from commitfs import native
-from commitfs.errors import CorruptError, NotFoundError, ReadOnlyError, UsageError
+from commitfs.errors import CorruptError, NotFoundError, ReadOnlyError
 from commitfs.format.node import NO_ROOT
-from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Record, WalkState, parse
-from commitfs.format.slot import ALIGNMENTS, SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot
+from commitfs.format.record import COMMIT, RECORD_SIZE, Record, WalkState, parse
 from commitfs.store.file import STAGE_ALIGN, StoreFile, open_file
 from commitfs.store.heads import Heads
 from commitfs.store.index import Index, Skips
-from commitfs.store.log import Entry, Log, Ticket, draw_number
+from commitfs.store.log import Entry, Log, Ticket
+from commitfs.store.make import make_file, new_image
 from commitfs.store.nodes import Nodes
 from commitfs.store.recover import Found, follow, look, recover
 from commitfs.store.tree import Tree
@@ -368,41 +367,4 @@ def _flush(log: Log) -> None:
             raise error
 
 
-def new_image(align: int, *, earlier: bool = False) -> bytes:
-    """What a store without commits consists of; `earlier`: one of PURETRE2."""
-    if align not in ALIGNMENTS:
-        raise UsageError(f"the alignment of a store is one of {ALIGNMENTS}")
-    image = bytearray(LOG_START)
-    store, uuid = draw_number(), os.urandom(16)
-    for sequence, offset in enumerate(SLOT_OFFSETS, 1):
-        slot = Slot(sequence, store, uuid, align, 0, 0, None, earlier=earlier)
-        image[offset : offset + SLOT_SIZE] = pack_slot(slot, native.crc32c)
-    return bytes(image)
-
-
-def make_file(path: str, image: bytes) -> None:
-    """Make the file `path`, mode 0600, with `image` in it: durable, whole or not at all.  UsageError if
-    the path exists."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
-    try:
-        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            native.write_durable(fd, [image], 0)
-            os.fsync(fd)
-            os.link(scratch, target)
-        except FileExistsError:
-            raise UsageError(f"{path} exists already") from None
-        finally:
-            os.close(fd)
-            os.unlink(scratch)
-    except FileNotFoundError:
-        raise UsageError(f"{path} cannot be made: there is no such directory") from None
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-__all__ = ["Store", "Ticket", "Txn", "make_file", "new_image"]
+__all__ = ["Store", "Ticket", "Txn"]

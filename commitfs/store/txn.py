@@ -5,7 +5,7 @@ from typing import Final
 from commitfs import native
 from commitfs.format.node import Root
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, root_word
-from commitfs.store.file import STAGE_ALIGN
+from commitfs.store.file import STAGE_ALIGN, rounded_up
 from commitfs.store.index import Skips
 from commitfs.store.log import Entry, Log, Ticket
 from commitfs.types import Buffer, CommitId
@@ -21,7 +21,7 @@ class _Surplus:
     def __init__(self, log: Log, entry: Entry) -> None:
         self.entry = entry
         self._log = log
-        self._written = self._placed = -(-entry.record.bytes_offset // STAGE_ALIGN) * STAGE_ALIGN
+        self._written = self._placed = rounded_up(entry.record.bytes_offset, STAGE_ALIGN)
         self._end = entry.record.end
         self._parts: list[bytes] = []
 
@@ -62,7 +62,7 @@ class _Surplus:
     def sync(self) -> None:
         waiting = self._placed - self._written
         if waiting:
-            self._write(-(-waiting // STAGE_ALIGN) * STAGE_ALIGN)
+            self._write(rounded_up(waiting, STAGE_ALIGN))
         file = self._log.file
         try:
             file.sync_stage()
@@ -138,6 +138,11 @@ class Txn:
         log.open = False
         self._skips.placed(record.id, record.offset)
         return log.place(record, self._buffers).ticket
+
+    def abandon(self) -> None:
+        """Instead of `finish` where a tree was built that refers to these bytes: they stay readable from
+        memory, and nothing may be committed any more."""
+        self._log.open = False
 
     def abort(self) -> None:
         """Nothing has happened.  Only instead of `finish`."""

@@ -223,9 +223,15 @@ class Commits:
         try:
             if change is not None:
                 change()
+                for node in nodes:
+                    if node.pending is not None:
+                        node.pending.at_name_change = True
             ticket = self._fill(txn, [node for node in nodes if not node.dead], who)
         except BaseException:
-            txn.abort()
+            if live.broken is None:
+                txn.abort()
+            else:
+                txn.abandon()
             raise
         self.last_who = NOBODY
         return ticket
@@ -318,16 +324,20 @@ class Commits:
         task_status.started()
         if self.settle_time <= 0 or math.isinf(self.settle_time):
             await trio.sleep_forever()
+        failed = False
         while True:
             await self._staged.wait()
             await trio.sleep(self.settle_time)
             self._staged = trio.Event()
-            if not self.live.staged and not self.retry:
+            if not (self.live.staged or self.retry or failed):
                 continue
             try:
                 await self.settle()
+                failed = False
             except (OSError, CommitfsError) as exc:
                 # Whoever saves next is told.  Want of room passes; what else there is does not.
-                log.warning("staged changes could not be committed: %s", exc)
+                if not failed:
+                    log.warning("staged changes could not be committed: %s", exc)
+                failed = True
                 if self.store.latched is None and self.live.broken is None:
                     self._staged.set()

@@ -164,13 +164,15 @@ def _run_slice(run: Run, start: int, end: int) -> Run:
 class Pending:
     """Contents of one file written or truncated since its last commit point, over a base in the tree."""
 
-    __slots__ = ("base_limit", "memory", "runs", "staged", "starts")
+    __slots__ = ("at_name_change", "base_limit", "memory", "runs", "staged", "starts")
 
     def __init__(self, base_limit: int) -> None:
         self.base_limit = base_limit
         self.starts: list[int] = []
         self.runs: list[Run] = []
         self.memory = 0
+        self.at_name_change = False
+        """They were committed with a rename or link of the file: no close owes them a commit any more."""
         self.staged = 0
         """Number of the stager's put that holds the last of its extents; to be durable before a commit
         refers to them."""

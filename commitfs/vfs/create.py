@@ -2,14 +2,13 @@
 
 import os
 import stat
-import tempfile
 import time
 
-from commitfs.errors import StoreError
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Inode, encode_inode
 from commitfs.format.keys import ROOT_INO, inode_key
 from commitfs.native import crc32c
+from commitfs.store.make import new_file, new_image, write_file
 from commitfs.store.store import Store
 
 
@@ -37,15 +36,12 @@ def create_store(
 ) -> None:
     """Make a store with an empty root directory.  Atomic: after a crash it is there whole or not at all.
 
-    Raises StoreError when `path` exists (it is never touched), OSError when there is no room or no
-    permission.
+    Raises UsageError when `path` exists (it is never touched) or its directory does not, OSError when
+    there is no room or no permission.
     """
-    path = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(path))
-    # Made under a name of its own and linked into place: link refuses to replace what is there.
-    with tempfile.TemporaryDirectory(prefix=".commitfs-new-", dir=folder) as scratch:
-        fresh = os.path.join(scratch, "store")
-        Store.create(fresh, align=align)
+    image = new_image(align)
+    with new_file(os.fspath(path)) as fresh:
+        write_file(fresh, image)
         store = Store.open(fresh, writable=True)
         try:
             first_commit(
@@ -56,12 +52,3 @@ def create_store(
             )
         finally:
             store.close()
-        try:
-            os.link(fresh, path)
-        except FileExistsError:
-            raise StoreError(f"{path} exists already") from None
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

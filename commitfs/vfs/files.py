@@ -11,6 +11,7 @@ from typing import cast
 import trio
 
 from commitfs.errors import FsError, ReadOnlyError
+from commitfs.format.keys import xattr_key
 from commitfs.store.store import Store
 from commitfs.vfs import namespace
 from commitfs.vfs.api import Ctx, Opened
@@ -25,6 +26,7 @@ PROGRAMS = 256
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
 PRIVILEGES = stat.S_ISUID | stat.S_ISGID
+CAPABILITY = b"security.capability"
 
 
 class Handle:
@@ -110,7 +112,7 @@ class Files:
         node = live.node(ino)
         if node.is_dir:
             raise FsError(errno.EISDIR)
-        if not flags & WRITE_FLAGS:
+        if not flags & (WRITE_FLAGS | os.O_TRUNC):
             _, opened = self._open(fh, node, flags, ctx)
             return opened if self.store.writable else opened._replace(keep_cache=False)
         live.check_writable()
@@ -183,6 +185,8 @@ class Files:
         now = live.now()
         attr = node.attr
         node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
+        if handle.owes is None:
+            self._drop_capability(node)
         handle.dirty = True
         handle.owes = pending
         if not handle.privileged and attr.mode & PRIVILEGES:
@@ -200,6 +204,19 @@ class Files:
         if mode != node.attr.mode:
             node.attr = node.attr._replace(mode=mode)
             self.invalidate(node.ino)
+
+    def _drop_capability(self, node: Node) -> None:
+        """A file whose contents change must not keep the privileges given to the old ones.  The kernel
+        sees to that, but not for handles that pass its cache by."""
+        live = self.live
+        if live.xattr(node, CAPABILITY) is None:
+            return
+        if node.xattrs is not None:
+            del node.xattrs[CAPABILITY]
+            return
+        key = xattr_key(node.ino, CAPABILITY)
+        with live.changing(key):
+            live.tree.delete(key)
 
     # Commit points
 
@@ -224,6 +241,9 @@ class Files:
             raise
 
     async def flush(self, handle: Handle) -> None:
+        owes = handle.owes
+        if owes is not None and owes.at_name_change and owes is not handle.node.pending:
+            handle.dirty = False
         if handle.dirty:
             await self._commit(handle)
         elif handle.owes is not None and handle.owes is handle.node.pending:

@@ -125,10 +125,14 @@ class Live:
         saved = decode_inode(value)
         atime = self.atimes.get(ino)
         node = Node(ino, saved if atime is None else saved._replace(atime_ns=atime), saved)
-        self.clean[ino] = node
+        self.keep(node)
+        return node
+
+    def keep(self, node: Node) -> None:
+        """Remember a node that the tree has too, as long as there is room."""
+        self.clean[node.ino] = node
         if len(self.clean) > MAX_CLEAN:
             self.clean.popitem(last=False)
-        return node
 
     def pin(self, node: Node) -> None:
         """Memory has to keep this node from now on."""
@@ -147,7 +151,7 @@ class Live:
         elif node.pending is not None:
             return
         elif not self.fresh.get(node.ino) and self.nodes.pop(node.ino, None) is not None:
-            self.clean[node.ino] = node
+            self.keep(node)
 
     def forget(self, ino: int, count: int) -> None:
         left = self.lookups.get(ino, 0) - count
@@ -392,7 +396,10 @@ class Live:
             return node.xattrs
         found = {}
         for key, value in self.tree.scan(*type_range(node.ino, XATTR)):
-            found[key[9:]] = self.long_value(key, decode_xattr(value))
+            try:
+                found[key[9:]] = self.long_value(key, decode_xattr(value))
+            except (CorruptError, OSError):
+                continue  # damage is no reason why a file could not be removed
         return found
 
     def long_value(self, key: bytes, value: bytes | Blob) -> bytes:

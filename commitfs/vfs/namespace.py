@@ -123,7 +123,7 @@ def make(
         live.save(parent)
         op = "mkdir" if directory else "symlink" if stat.S_ISLNK(mode) else "mknod"
         live.changed(op, path)
-    live.clean[ino] = node
+    live.keep(node)
     return node
 
 

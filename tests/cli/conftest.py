@@ -10,7 +10,7 @@ import trio
 
 from commitfs.cli.app import run
 from commitfs.format.keys import ROOT_INO
-from tests.support.world import CTX, lookup, open_vfs, save
+from tests.support.world import CTX, lookup, open_vfs, save_again
 
 ODD = b"b\xff\n\x1b'"
 """A name that is no text, breaks lines and would speak to a terminal."""
@@ -32,18 +32,18 @@ Cli = Callable[..., Ran]
 
 async def build(path: Path) -> None:
     async with open_vfs(path) as vfs:
-        await save(vfs, ROOT_INO, b"a.txt", b"one\n")  # 2
-        await save(vfs, ROOT_INO, b"a.txt", b"two two\n")  # 3
+        await save_again(vfs, ROOT_INO, b"a.txt", b"one\n")  # 2
+        await save_again(vfs, ROOT_INO, b"a.txt", b"two two\n")  # 3
         await vfs.mkdir(ROOT_INO, b"d", stat.S_IFDIR | 0o750, CTX)
         d = await lookup(vfs, b"d")
-        await save(vfs, d, ODD, b"odd")  # 4
+        await save_again(vfs, d, ODD, b"odd")  # 4
         await vfs.unlink(ROOT_INO, b"a.txt", CTX)
         await vfs.symlink(ROOT_INO, b"l", b"d", CTX)
         await vfs.settle()  # 5
-        await save(vfs, ROOT_INO, b"a.txt", b"three")  # 6
+        await save_again(vfs, ROOT_INO, b"a.txt", b"three")  # 6
         await vfs.rename(ROOT_INO, b"d", ROOT_INO, b"e", 0, CTX)
         await vfs.settle()  # 7
-        await save(vfs, ROOT_INO, b"big", BIG)  # 8
+        await save_again(vfs, ROOT_INO, b"big", BIG)  # 8
 
 
 @pytest.fixture(scope="session")

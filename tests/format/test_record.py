@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -108,12 +109,6 @@ def walked(image: bytes) -> list[Record]:
     state = WalkState.at_start(STORE)
     result = walk(image[LOG_START:], LOG_START, state, crc32c)
     return list(result.records)
-
-
-def native_state(state: WalkState) -> native.WalkState:
-    return native.WalkState(
-        state.offset, state.store, state.session, state.chain, state.commit_id, state.commit_offset
-    )
 
 
 class TestChecksum:
@@ -323,14 +318,14 @@ class TestWalk:
             at = random_.randrange(LOG_START, len(image))
             image = image[:at] + bytes([image[at] ^ 1 << random_.randrange(8)]) + image[at + 1 :]
         state = WalkState.at_start(STORE)
-        other = native_state(state)
+        other = replace(state)
         base, size = LOG_START, 128
         for _ in range(1000):
             window = image[base : base + size]
             ours = walk(window, base, state, crc32c)
             theirs = native.walk(window, base, other)
             assert ours.need == theirs.need
-            assert native_state(state) == other
+            assert state == other
             assert len(ours.records) == theirs.records
             assert sum(record.kind == COMMIT for record in ours.records) == theirs.commits
             if not ours.need or len(window) < size:
@@ -342,5 +337,5 @@ class TestWalk:
     def test_unknown_flags_are_seen(self) -> None:
         log = LogWriter()
         log.append(COMMIT, b"one", flags=0x0104)
-        result = native.walk(bytes(log.image[LOG_START:]), LOG_START, native_state(WalkState.at_start(STORE)))
+        result = native.walk(bytes(log.image[LOG_START:]), LOG_START, WalkState.at_start(STORE))
         assert result.unknown_flags == 4

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitfs.native import WalkState, crc32c, walk
+from commitfs.format.record import WalkState
+from commitfs.native import crc32c, walk
 
 COMMIT, STAGE, PAD = 1, 2, 3
 FIRST, LAST = 1, 2

@@ -11,8 +11,9 @@ from commitfs.format.record import LOG_START, RECORD_SIZE, Record, pack
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
 from commitfs.native import crc32c
 from commitfs.store.check import Finding, Seen, Severity, check_store
+from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
-from commitfs.store.store import Store, make_file, new_image
+from commitfs.store.store import Store
 from tests.support.crash_file import memory_opener
 from tests.support.crash_load import Load, short_tail
 from tests.support.memory_file import MemoryDisk, MemoryFile

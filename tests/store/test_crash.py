@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
-from commitfs.store.store import Store, make_file, new_image
+from commitfs.store.store import Store
 from tests.support.crash_check import Checker
 from tests.support.crash_file import Write
 from tests.support.crash_load import Load, drawn, short_commits, short_tail

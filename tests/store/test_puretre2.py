@@ -10,8 +10,9 @@ from commitfs.format.node import NO_ROOT, Root
 from commitfs.format.record import FIRST, RECORD_SIZE
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
 from commitfs.native import crc32c
+from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
-from commitfs.store.store import Store, make_file, new_image
+from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support.memory_file import MemoryDisk, MemoryFile
 from tests.support.stores import commit, flip, ids, open_store, opener

@@ -10,7 +10,8 @@ import pytest
 from commitfs.errors import CorruptError, FormatError, NotFoundError, ReadOnlyError, UsageError
 from commitfs.format.node import NO_ROOT
 from commitfs.native import crc32c
-from commitfs.store.store import Store, new_image
+from commitfs.store.make import new_image
+from commitfs.store.store import Store
 from commitfs.store.txn import BYTES_LIMIT
 from tests.support import stores
 from tests.support.memory_file import MemoryDisk, MemoryFile
@@ -46,6 +47,12 @@ class TestCreate:
             Store.create(path)
         assert path.read_bytes() == b"mine"
         assert os.listdir(tmp_path) == ["s.db"]
+
+    def test_a_name_may_be_as_long_as_the_disk_allows(self, tmp_path: Path) -> None:
+        path = tmp_path / ("n" * 255)
+        Store.create(path)
+        Store.open(path).close()
+        assert os.listdir(tmp_path) == [path.name]
 
     def test_refuses_a_missing_folder_and_an_odd_alignment(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="directory"):

@@ -21,6 +21,8 @@ class Thing:
     links: int = 1
     writers: int = 0
     commits: int = 0
+    name_changes: set[int] = field(default_factory=set)
+    """Of these, the ones made by a rename or link: no close owes them a commit."""
 
 
 @dataclass(eq=False)
@@ -100,6 +102,8 @@ class Model:
         thing.pending = True
 
     def flush(self, handle: Open) -> None:
+        if handle.owes in handle.thing.name_changes and handle.owes != handle.thing.commits:
+            handle.dirty = False
         if handle.dirty:
             handle.dirty = False
             if handle.thing.links:
@@ -144,6 +148,7 @@ class Model:
         del parent.names[name]
         to.names[to_name] = thing
         if thing.pending:
+            thing.name_changes.add(thing.commits)
             self.commit(thing)
         else:
             self.staged = True
@@ -152,6 +157,9 @@ class Model:
         one, two = parent.names[name], to.names[to_name]
         parent.names[name], to.names[to_name] = two, one
         if one.pending or two.pending:
+            for thing in (one, two):
+                if thing.pending:
+                    thing.name_changes.add(thing.commits)
             self.commit(one, two)
         else:
             self.staged = True
@@ -160,6 +168,7 @@ class Model:
         to.names[name] = thing
         thing.links += 1
         if thing.pending:
+            thing.name_changes.add(thing.commits)
             self.commit(thing)
         else:
             self.staged = True

@@ -9,7 +9,8 @@ import trio
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
 from commitfs.store.file import StoreFile, WriteFailed
-from commitfs.store.store import Store, Ticket, new_image
+from commitfs.store.make import new_image
+from commitfs.store.store import Store, Ticket
 from commitfs.types import Buffer
 from tests.support.memory_file import MemoryDisk, MemoryFile
 

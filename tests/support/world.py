@@ -132,8 +132,8 @@ async def contents(vfs: Vfs, ino: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-async def save(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
-    """Write a file as a program does: open or create, write, close."""
+async def save_again(vfs: Vfs, parent: int, name: bytes, data: bytes) -> None:
+    """Write a file that may be there already, as a program does: open or create, write, close."""
     found = await vfs.lookup(parent, name, CTX)
     if found.ino:
         opened = await vfs.open(found.ino, os.O_WRONLY | os.O_TRUNC, CTX)

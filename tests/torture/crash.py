@@ -14,8 +14,9 @@ from pathlib import Path
 
 import trio
 
+from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
-from commitfs.store.store import Store, make_file, new_image
+from commitfs.store.store import Store
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_load import Load, drawn, short_commits, short_tail
 from tests.support.crash_states import Enumerator

@@ -190,6 +190,8 @@ async def test_p2_rename_and_link_of_pending_contents_are_commit_points(vfs: Vfs
     assert newest(vfs) == before + 1 == vfs.store.durable_id
     assert committed(vfs, b"final") == b"all of it"
     assert committed(vfs, b"tmp") == (None if act == "rename" else b"all of it")
+    await close(vfs, fh)
+    assert newest(vfs) == before + 1, "nothing was written since"
 
 
 async def test_p2_rename_of_a_closed_file_is_staged(vfs: Vfs) -> None:

@@ -15,7 +15,6 @@ from commitfs.store.check import check_store
 from commitfs.store.store import Store
 from commitfs.vfs import live
 from commitfs.vfs.check import check_trees
-from commitfs.vfs.create import create_store
 from commitfs.vfs.live import find_dentry
 from commitfs.vfs.vfs import Vfs
 from tests.support.memory_file import MemoryDisk
@@ -34,12 +33,6 @@ from tests.support.world import (
 )
 
 FILES = [b"a file with a rather long name, so that a node holds few of them, %03d" % n for n in range(90)]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    create_store(tmp_path / "store.db", uid=0, gid=0)
-    return tmp_path / "store.db"
 
 
 @pytest.fixture
@@ -195,8 +188,8 @@ async def test_p7_damage_under_a_file_being_made(path: Path, disk: MemoryDisk) -
 
 
 async def test_p7_a_damaged_long_value_is_in_nobodys_way(path: Path) -> None:
-    """An extended attribute too long for a node is damaged: it cannot be read, its file can be removed
-    or not, and saving goes on either way."""
+    """An extended attribute too long for a node is damaged: it cannot be read, its file can be
+    read and removed, and saving goes on."""
     value = struct.pack("<I", 0x5AFE) * 500
     disk = MemoryDisk(path.read_bytes())
     async with open_vfs(path, opener=opener(disk)) as vfs:
@@ -210,15 +203,41 @@ async def test_p7_a_damaged_long_value_is_in_nobodys_way(path: Path) -> None:
             await vfs.getxattr(ino, b"user.long", CTX)
         assert await contents(vfs, ino, 1) == b"f"
         opened = await vfs.open(ino, os.O_RDONLY, CTX)
-        try:
-            await vfs.unlink(ROOT_INO, b"f", CTX)
-        except CorruptError:
-            assert await lookup(vfs, b"f") == ino
-        else:
-            assert (await vfs.lookup(ROOT_INO, b"f", CTX)).ino == 0
-            assert await vfs.read(opened.fh, 0, 10) == b"f"
+        await vfs.unlink(ROOT_INO, b"f", CTX)
+        assert (await vfs.lookup(ROOT_INO, b"f", CTX)).ino == 0
+        assert await vfs.read(opened.fh, 0, 10) == b"f"
         await still_saves(vfs, b"g")
         await vfs.release(opened.fh)
+
+
+async def test_p7_damaged_data_can_be_replaced_and_removed(path: Path) -> None:
+    one, two = b"\1" * 70_000, b"\2" * 70_000
+    disk = MemoryDisk(path.read_bytes())
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        await vfs.mkdir(ROOT_INO, b"e", 0o755, CTX)
+        for name, data in ((b"same", one), (b"other", two), (b"gone", b"\3" * 70_000)):
+            await save(vfs, name, data)
+    for byte in (b"\1", b"\2", b"\3"):
+        flip(disk, bytes(disk.cache).index(byte * 1000) + 500)
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        same, other, gone = [await lookup(vfs, name) for name in (b"same", b"other", b"gone")]
+        for ino in (same, other, gone):
+            with pytest.raises(CorruptError):
+                await contents(vfs, ino, 70_000)
+        part = (await vfs.open(other, os.O_RDWR, CTX)).fh
+        await vfs.write(part, 69_990, b"the end...")
+        await close(vfs, part)
+        part = (await vfs.open(other, os.O_RDONLY, CTX)).fh
+        assert await vfs.read(part, 65_536, 70_000) == two[65_536:69_990] + b"the end..."
+        with pytest.raises(CorruptError):
+            await vfs.read(part, 0, 10)
+        await overwrite(vfs, same, one)
+        assert committed(vfs, b"same") == one
+        await overwrite(vfs, other, one)
+        assert committed(vfs, b"other") == one
+        await vfs.unlink(ROOT_INO, b"gone", CTX)
+        await still_saves(vfs, b"g")
+        assert committed(vfs, b"gone") is None
 
 
 async def test_a_damaged_directory_inode(path: Path, disk: MemoryDisk) -> None:

@@ -9,7 +9,7 @@ import trio
 from commitfs.format.keys import ROOT_INO
 from commitfs.store.store import Store
 from commitfs.vfs.usage import Usage, usage_of
-from tests.support.world import CTX, lookup, open_vfs, save
+from tests.support.world import CTX, lookup, open_vfs, save_again
 
 
 def usage(path: Path) -> Usage:
@@ -31,8 +31,8 @@ def test_links_holes_long_values_and_what_was_replaced(tmp_path: Path) -> None:
 
     async def fill() -> None:
         async with open_vfs(path) as vfs:
-            await save(vfs, ROOT_INO, b"f", bytes(range(256)) * 1000)
-            await save(vfs, ROOT_INO, b"f", b"short")
+            await save_again(vfs, ROOT_INO, b"f", bytes(range(256)) * 1000)
+            await save_again(vfs, ROOT_INO, b"f", b"short")
             f = await lookup(vfs, b"f")
             await vfs.link(f, ROOT_INO, b"g", CTX)
             await vfs.setxattr(f, b"user.long", b"v" * 1000, CTX)

@@ -16,7 +16,7 @@ from commitfs.vfs.live import MAX_CHANGES
 from commitfs.vfs.snapshot import Snapshot
 from commitfs.vfs.versions import changes_of
 from commitfs.vfs.vfs import Vfs
-from tests.support.world import CTX, lookup, open_vfs, save
+from tests.support.world import CTX, lookup, open_vfs, save_again
 
 NAMES = [b"a", b"b", b"c"]
 PATHS = [b"/".join(parts) for n in (1, 2, 3) for parts in product(NAMES, repeat=n)]
@@ -38,7 +38,7 @@ async def act(vfs: Vfs, rng: random.Random) -> None:
         case 0 | 1:
             await vfs.mkdir(parent, name, stat.S_IFDIR | 0o755, CTX)
         case 2 | 3:
-            await save(vfs, parent, name, os.urandom(20))
+            await save_again(vfs, parent, name, os.urandom(20))
         case 4:
             await vfs.unlink(parent, name, CTX)
         case 5:
