@@ -12,8 +12,8 @@ from commitfs.fuse import FSTYPE
 
 def umount(mountpoint: bytes, fusermount: str) -> None:
     """Raises UsageError when no commitfs is mounted there, CommitfsError when it is busy (it stays
-    mounted, with nothing lost) or when its daemon could not make the last commit durable or had died
-    before."""
+    mounted, with nothing lost), another user's, or when its daemon could not make the last commit
+    durable or had died before."""
     point = os.path.realpath(mountpoint)
     shown = os.fsdecode(point)
     mount = mounted_at(point)
@@ -21,6 +21,10 @@ def umount(mountpoint: bytes, fusermount: str) -> None:
         raise UsageError(f"nothing is mounted at {shown}")
     if mount.fstype != FSTYPE:
         raise UsageError(f"what is mounted at {shown} is {mount.fstype}, not a commitfs")
+    if os.geteuid() not in (0, mount.owner):
+        raise CommitfsError(
+            f"{shown} is not yours to unmount: user {mount.owner} mounted it, and only they and root can"
+        )
     try:
         waiter = Waiter(mount)
     except OSError:
