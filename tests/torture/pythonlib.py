@@ -2,9 +2,11 @@
 
     python -m tests.torture.pythonlib [SOURCE]
 
-SOURCE is the library of this interpreter unless given.  Compared are bytes (``diff -r``) and modes,
-owners, times, links and xattrs: live, in the newest commit, after a remount, after kill -9 of the
-daemon.  Prints the counts; exits 1 at the first difference.
+SOURCE is the library of this interpreter unless given: 50,000 files of 800 MB take about five minutes and
+1 GB below $TMPDIR.  SIGTERM and SIGINT end it and leave nothing behind.
+
+Compared are bytes (``diff -r``) and modes, owners, times, links and xattrs: live, in the newest commit,
+after a remount, after kill -9 of the daemon.  Prints the counts; exits 1 at the first difference.
 """
 
 import os
