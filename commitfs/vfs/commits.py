@@ -92,6 +92,7 @@ class Commits:
         if pending is None:
             pending = node.pending = Pending(node.attr.size)
             self.live.pin(node)
+        if node not in self.pending:
             self.account(node)
         return pending
 

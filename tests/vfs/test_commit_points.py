@@ -132,6 +132,16 @@ async def test_p2_a_late_release_does_not_commit_the_next_programs_truncation(vf
         assert newest(vfs) == before + 1
 
 
+async def test_p1_files_made_and_not_released_are_in_the_last_commits(tmp_path: Path) -> None:
+    """The kernel drops the RELEASEs it has not sent when it unmounts."""
+    async with open_vfs(tmp_path / "store.db") as vfs:
+        for number in range(20):
+            fh, _ = await new(vfs, b"f%d" % number)
+            await vfs.flush(fh)
+    async with open_vfs(tmp_path / "store.db") as vfs:
+        assert len(await names(vfs, ROOT_INO)) == 20
+
+
 async def test_p2_pages_written_after_the_last_close_are_committed_at_release(vfs: Vfs) -> None:
     """A shared mapping outlives its descriptor: WRITE comes between FLUSH and RELEASE."""
     ino = await save(vfs, b"f", b"123")
