@@ -76,6 +76,8 @@ int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyon
 int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room);
+void cfs_tree_build_finish(cfs_tree *t);
 """
 
 NEEDED = "on Debian and Ubuntu: apt install gcc pkg-config liblz4-dev python3-dev"

@@ -64,6 +64,11 @@ int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
 
+/* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at `out` and returns their
+   bytes; it needs room for the estimate and CFS_ENCODED_MAX.  Not finished, the tree stays as it was.  -ENOSPC. */
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room);
+void cfs_tree_build_finish(cfs_tree *t);
+
 /* Between the files of the tree.  The lock of the cache is held. */
 
 /* The way from the root down to a leaf. */

@@ -77,6 +77,34 @@ static void finish(cfs_tree *t)
     t->changed = 0;
 }
 
+/* Stores the node in `slot`, whose children are stored, at `out`, with room for CFS_ENCODED_MAX. */
+static size_t store(cfs_tree *t, uint32_t slot, uint64_t offset, uint8_t *out)
+{
+    const cfs_node *n = t->dirty[slot];
+    uint8_t body[CFS_BODY_MAX];
+    memcpy(body, cfs_body(n), n->length);
+    set_places(t, n, body);
+    size_t size = cfs_node_encode(n->level, body, n->length, n->count, out, t->lz4);
+    t->built[slot] = (cfs_pointer){offset, (uint32_t)size, n->level, cfs_crc32c(0, out, size)};
+    return size;
+}
+
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room)
+{
+    size_t at = 0;
+    for (uint32_t k = 0; k < t->ordered; k++) {
+        if (room - at < CFS_ENCODED_MAX)
+            return -ENOSPC;
+        at += store(t, t->order[k], offset + at, out + at);
+    }
+    return (int64_t)at;
+}
+
+void cfs_tree_build_finish(cfs_tree *t)
+{
+    finish(t);
+}
+
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset)
 {
     if (t->stored > 0) {
@@ -89,11 +117,5 @@ int cfs_tree_build_store(cfs_tree *t, uint64_t offset)
         return 0;
     }
     uint32_t slot = t->order[t->stored++];
-    const cfs_node *n = t->dirty[slot];
-    uint8_t body[CFS_BODY_MAX];
-    memcpy(body, cfs_body(n), n->length);
-    set_places(t, n, body);
-    size_t size = cfs_node_encode(n->level, body, n->length, n->count, t->out, t->lz4);
-    t->built[slot] = (cfs_pointer){0, (uint32_t)size, n->level, cfs_crc32c(0, t->out, size)};
-    return (int)size;
+    return (int)store(t, slot, 0, t->out);
 }

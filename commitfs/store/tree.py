@@ -18,6 +18,8 @@ from commitfs.store.nodes import Nodes, fail
 _get, _put, _delete = lib.cfs_tree_get, lib.cfs_tree_put, lib.cfs_tree_delete
 _forward, _backward = lib.cfs_tree_forward, lib.cfs_tree_backward
 _build_begin, _build_store = lib.cfs_tree_build_begin, lib.cfs_tree_build_store
+_build_run, _build_finish = lib.cfs_tree_build_run, lib.cfs_tree_build_finish
+_ENCODED_MAX = lib.CFS_ENCODED_MAX
 _ABSENT, _MISSING = -errno.ENOENT, -errno.EAGAIN
 _lengths = struct.Struct("<HH").unpack_from
 
@@ -129,16 +131,30 @@ class Tree:
         """Upper bound of the bytes a build now would place, each node rounded up to a multiple of 8."""
         return self._tree.estimate  # type: ignore[no-any-return]
 
-    def build(self, place: Callable[[bytes], int]) -> Root:
+    def build(self, place: Callable[[bytes], int], at: int = 0) -> Root:
         """Store what was changed: calls `place` with each changed node, children first, which returns the log
         offset given to it.  The tree is clean afterwards and the new nodes are in the cache, readable before
         they are durable.
+
+        With `at`, the offset that `place` will give next, and will continue from, it is called once with all.
 
         If `place` raises, the tree is as it was, and dirty (T2).
         """
         tree = self._tree
         if rc := _build_begin(tree):
             fail(rc)
+        if at:
+            room = bytearray(tree.estimate + _ENCODED_MAX)
+            size = _build_run(tree, at, ffi.from_buffer(room), len(room))
+            if size < 0:
+                fail(size)
+            if size:
+                placed = place(bytes(memoryview(room)[:size]))
+                assert placed == at
+            _build_finish(tree)
+            root = tree.root
+            self.root = Root(root.offset, root.length, root.level, root.crc)
+            return self.root
         offset = 0
         while size := _build_store(tree, offset):
             if size < 0:

@@ -92,6 +92,11 @@ class Txn:
         self.id = CommitId(head.id + 1 if head is not None else 1)
         log.open = True
 
+    @property
+    def next_offset(self) -> int:
+        """Where `add` will put what comes next, as one run whatever its size; 0: that depends."""
+        return self._offset + RECORD_SIZE + self._length if self._surplus is None else 0
+
     def add(self, data: Buffer) -> int:
         """Give `data` a place among the commit's bytes; its offset in the log.  Readable at once."""
         kept = data if type(data) is bytes else bytes(data)

@@ -254,7 +254,7 @@ class Commits:
             live.blobs.clear()
             live.numbers.save()
             live.tree.edits += 1  # from here on an error leaves offsets in the tree that do not hold
-            root = live.tree.build(txn.add)
+            root = live.tree.build(txn.add, txn.next_offset)
             ticket = txn.finish(root=root, time_ns=now)
         live.changes.clear()
         live.changes_truncated = False

@@ -277,7 +277,7 @@ class Vfs:
         return await self.files.open(self._new_fh(), ino, flags, ctx)
 
     async def create(self, parent: int, name: bytes, mode: int, flags: int, ctx: Ctx) -> tuple[Opened, Attr]:
-        self._growing(parent)
+        self._writing(parent)
         opened, node = self.files.create(self._new_fh(), parent, name, mode, flags, ctx)
         self.live.looked_up(node.ino)
         return opened, self._stat(node)
