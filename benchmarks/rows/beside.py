@@ -22,7 +22,7 @@ def measure(bench: Bench) -> Report:
     large = bench.place("large")
     write_bytes(large, bench.pick(512, 128) << 20)
     rounds = bench.rounds_of(3, quick=1)
-    below = bench.new_folder("below")
+    below = bench.folder_below("below")
     found: dict[str, list[list[float]]] = {}
     copied: dict[str, list[float]] = {}
     with bench.mount() as mounted:

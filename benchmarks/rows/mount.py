@@ -21,7 +21,7 @@ CREATE_GOAL = Goal(1.5)
 def measure(bench: Bench) -> Report:
     saves = bench.pick(200, 100)
     rounds = bench.rounds_of(21, quick=5)
-    below = bench.new_folder("below")
+    below = bench.folder_below("below")
     sides: list[Side] = []
     ratios: list[Ratio] = []
     parts: dict[str, float] = {}

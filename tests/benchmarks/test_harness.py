@@ -182,6 +182,13 @@ def test_places_never_meet(tmp_path: Path) -> None:
     assert (bench.pick(100, 5), Bench(tmp_path, quick=True).pick(100, 5)) == (100, 5)
 
 
+def test_the_folder_below_is_one_that_was_tried(tmp_path: Path) -> None:
+    folder = Bench(tmp_path).folder_below("below", tries=3)
+    assert folder in tmp_path.iterdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 10
+
+
 def test_the_filesystem_is_the_one_that_holds_the_folder() -> None:
     assert machine.filesystem_of(Path("/proc")).startswith("proc on ")
 
