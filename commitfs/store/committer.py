@@ -29,9 +29,6 @@ INLINE_SECONDS: Final = 0.0005
 SMALL_BYTES: Final = 256 << 10
 """Groups above this say nothing about the device and are written beside."""
 _TRY_EVERY: Final = 32
-ALONE: Final = 8
-"""After so many groups of one commit nobody is waited for, but every so often: a turn of the loop costs a
-single saver more than the checksum of his bytes."""
 
 
 class Pace:
@@ -70,8 +67,6 @@ class GroupCommitter:
         self._inline = inline
         self._pace = Pace()
         self._leading = False
-        self._alone = 0
-        """Groups of one commit in a row."""
         self._waiting = ParkingLot()
         self._chores = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -135,11 +130,9 @@ class GroupCommitter:
         """Write one group."""
         self._leading = True
         try:
-            if self._alone < ALONE or self._alone % ALONE == 0:
-                await checkpoint()  # let others who are about to commit join
+            await checkpoint()  # let others who are about to commit join
             group = self._log.take()
             if group is not None:
-                self._alone = self._alone + 1 if len(group.entries) == 1 else 0
                 await self._write(group)
                 if self._log.chores_due():
                     if self._nursery is not None:

@@ -27,7 +27,6 @@ from commitfs.errors import CorruptError, FsError, ReadOnlyError
 from commitfs.format.facts import Change
 from commitfs.format.inode import (
     INLINE_MAX,
-    NAME_MAX,
     Blob,
     Dentry,
     decode_dentry,
@@ -52,11 +51,10 @@ from commitfs.format.keys import (
     type_range,
     xattr_key,
 )
-from commitfs.format.node import NO_ROOT
 from commitfs.store.store import Store
-from commitfs.store.tree import Tree
-from commitfs.vfs.content import Pending, TreeView, detach
+from commitfs.vfs.content import Pending, detach
 from commitfs.vfs.node import Fresh, InodeNumbers, Node
+from commitfs.vfs.tree import LiveTree, check_name, find_dentry, slots
 
 MAX_CLEAN = 4096
 """Nodes kept in memory although nothing needs them; the tree has all of them."""
@@ -65,25 +63,6 @@ MAX_ATIMES = 65536
 MAX_CHANGES = 64
 """Staged changes whose paths are kept for the facts of the commit."""
 HIDDEN = frozenset((b".commits", b".versions"))
-
-
-class LiveTree(Tree):
-    """The tree of the newest commit, which counts what was staged in it."""
-
-    __slots__ = ("edits",)
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store.nodes, store.head.root if store.head is not None else NO_ROOT)
-        self.edits = 0
-
-    def put(self, key: bytes, value: bytes) -> None:
-        super().put(key, value)
-        self.edits += 1
-
-    def delete(self, key: bytes) -> bool:
-        found = super().delete(key)
-        self.edits += found
-        return found
 
 
 class Live:
@@ -286,7 +265,7 @@ class Live:
 
     def new_cookie(self, parent: int, name: bytes) -> int:
         base = cookie_base(name)
-        taken = {key[9:17] for key, _ in self.tree.scan(*_slots(parent, base))}
+        taken = {key[9:17] for key, _ in self.tree.scan(*slots(parent, base))}
         for fresh_ino in (self.fresh.get(parent) or {}).values():
             entry = self.nodes[fresh_ino].fresh
             assert entry is not None
@@ -417,26 +396,6 @@ class Live:
         else:
             self.blobs[key] = value
             self.tree.put(key, encode_xattr(Blob(0, len(value), 0)))
-
-
-def _slots(parent: int, base: int) -> tuple[bytes, bytes]:
-    return dentry_key(parent, base), dentry_key(parent, base + COOKIE_SLOTS)
-
-
-def find_dentry(tree: TreeView, parent: int, name: bytes) -> tuple[int, Dentry] | None:
-    """(cookie, dentry) of a name in a tree."""
-    for key, value in tree.scan(*_slots(parent, cookie_base(name))):
-        dentry = decode_dentry(value)
-        if dentry.name == name:
-            return int.from_bytes(key[9:17], "big"), dentry
-    return None
-
-
-def check_name(name: bytes) -> None:
-    if len(name) > NAME_MAX:
-        raise FsError(errno.ENAMETOOLONG)
-    if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
-        raise FsError(errno.EINVAL)
 
 
 __all__ = ["HIDDEN", "Fresh", "Live", "Node", "check_name", "find_dentry"]

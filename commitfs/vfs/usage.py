@@ -1,5 +1,6 @@
 """What a store holds, in figures: commits, and files and bytes of the newest tree."""
 
+import os
 import stat
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from commitfs.format.inode import Blob, decode_inode, decode_xattr
 from commitfs.format.keys import EXTENT, INODE, XATTR, split_key
 from commitfs.format.record import RECORD_SIZE
 from commitfs.store.store import Store
+from commitfs.vfs.api import StatFs
 
 
 class Usage(NamedTuple):
@@ -74,3 +76,19 @@ def usage_of(store: Store) -> Usage:
 
 
 __all__ = ["Usage", "usage_of"]
+
+
+def disk_below(store: Store) -> StatFs:
+    """Figures of the filesystem the store lies on."""
+    found = os.statvfs(store.path)
+    return StatFs(
+        found.f_bsize,
+        found.f_frsize,
+        found.f_blocks,
+        found.f_bfree,
+        found.f_bavail,
+        found.f_files or 1 << 32,
+        found.f_ffree or 1 << 31,
+        found.f_favail or 1 << 31,
+        found.f_namemax or 255,
+    )

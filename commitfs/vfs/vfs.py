@@ -28,6 +28,7 @@ from commitfs.vfs.files import WRITE_FLAGS, Files, Handle
 from commitfs.vfs.history import COMMITS_INO, SHIFT, History
 from commitfs.vfs.live import HIDDEN, Live, Node
 from commitfs.vfs.snapshot import stat_of
+from commitfs.vfs.usage import disk_below
 
 LIVE_VALID = 3600.0
 """Seconds the kernel may keep names and attributes of the live tree: all changes pass through it."""
@@ -421,19 +422,3 @@ class Vfs:
             failed = failed or exc
         if failed is not None:
             raise failed
-
-
-def disk_below(store: Store) -> StatFs:
-    """Figures of the filesystem the store lies on."""
-    found = os.statvfs(store.path)
-    return StatFs(
-        found.f_bsize,
-        found.f_frsize,
-        found.f_blocks,
-        found.f_bfree,
-        found.f_bavail,
-        found.f_files or 1 << 32,
-        found.f_ffree or 1 << 31,
-        found.f_favail or 1 << 31,
-        found.f_namemax or 255,
-    )
