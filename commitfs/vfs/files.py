@@ -185,7 +185,7 @@ class Files:
         now = live.now()
         attr = node.attr
         node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
-        if handle.owes is None:
+        if not handle.dirty:
             self._drop_capability(node)
         handle.dirty = True
         handle.owes = pending

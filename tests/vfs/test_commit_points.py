@@ -430,6 +430,21 @@ async def test_a_write_by_another_user_clears_set_id_bits(vfs: Vfs) -> None:
     assert stat.S_IMODE((await vfs.getattr(ino, CTX)).mode) == 0o4755, "root keeps them"
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_a_write_takes_file_capabilities_away(vfs: Vfs, fresh: bool) -> None:
+    """Privileges given to the old contents must not go with new ones, whoever writes them."""
+    fh, ino = await new(vfs, b"f")
+    if not fresh:
+        await vfs.write(fh, 0, b"x")
+        await close(vfs, fh)
+        fh = (await vfs.open(ino, os.O_WRONLY, CTX)).fh
+    await vfs.setxattr(ino, b"security.capability", b"cap", CTX)
+    await vfs.write(fh, 0, b"y")
+    assert await vfs.listxattr(ino, CTX) == []
+    await close(vfs, fh)
+    assert Snapshot(vfs.store, vfs.store.head).xattrs(ino) == {}
+
+
 async def test_large_contents_pass_through_a_stage(vfs: Vfs) -> None:
     """Memory stays bounded, the commit is whole, unlinked and rewritten ranges do not show."""
     data = bytes(range(256)) * 8192
@@ -530,6 +545,22 @@ async def test_p8_a_read_only_vfs_follows_the_writer(tmp_path: Path) -> None:
             await reader.mkdir(ROOT_INO, b"d", 0o755, CTX)
         with pytest.raises((FsError, ReadOnlyError)):
             await reader.open(ino, os.O_WRONLY, CTX)
+        store.close()
+
+
+async def test_p8_a_file_open_in_a_reader_outlives_its_removal(tmp_path: Path) -> None:
+    """P7: never zeros in place of contents."""
+    async with open_vfs(tmp_path / "store.db") as writer:
+        await save(writer, b"f", b"F" * 100_000)
+        store = Store.open(tmp_path / "store.db")
+        reader = Vfs(store, None, None)
+        ino = (await reader.lookup(ROOT_INO, b"f", CTX)).ino
+        fh = (await reader.open(ino, os.O_RDONLY, CTX)).fh
+        await writer.unlink(ROOT_INO, b"f", CTX)
+        await writer.settle()
+        with pytest.raises(FsError):
+            await reader.lookup(ROOT_INO, b"f", CTX)
+        assert await reader.read(fh, 90_000, 10_000) == b"F" * 10_000
         store.close()
 
 
