@@ -83,12 +83,10 @@ def create(live: Live, parent_ino: int, name: bytes, mode: int, ctx: Ctx) -> Nod
     now = live.now()
     attr = _new_inode(live, parent, stat.S_IFREG | stat.S_IMODE(mode), ctx, cookie, now)
     node = Node(live.numbers.take(parent, directory=False), attr, None)
-    node.fresh = Fresh(parent_ino, name, cookie)
     node.pending = Pending(0)
     node.xattrs = {}
     live.pin(node)
-    live.pin(parent)
-    live.fresh.setdefault(parent_ino, {})[name] = node.ino
+    _place_fresh(live, node, parent, name, cookie)
     live.touch_parent(parent, now, 1)
     return node
 
@@ -127,17 +125,31 @@ def make(
     return node
 
 
+def _place_fresh(live: Live, node: Node, parent: Node, name: bytes, cookie: int) -> None:
+    """Name a file that is in no commit; memory keeps its directory as long as it is."""
+    node.fresh = Fresh(parent.ino, name, cookie)
+    live.fresh.setdefault(parent.ino, {})[name] = node.ino
+    live.pin(parent)
+
+
+def _lift_fresh(live: Live, node: Node) -> None:
+    """Take the name of such a file away; letting go of its directory is the caller's."""
+    fresh = node.fresh
+    assert fresh is not None
+    names = live.fresh[fresh.parent]
+    del names[fresh.name]
+    if not names:
+        del live.fresh[fresh.parent]
+    node.fresh = None
+
+
 def land(live: Live, node: Node) -> None:
     """Bring a fresh file's name and inode into the tree: part of its first commit point."""
     fresh = node.fresh
     if fresh is None:
         return
     parent = live.node(fresh.parent)
-    names = live.fresh[fresh.parent]
-    del names[fresh.name]
-    if not names:
-        del live.fresh[fresh.parent]
-    node.fresh = None
+    _lift_fresh(live, node)
     node.saved = node.attr
     live.add_name(parent, fresh.name, fresh.cookie, node)
     live.save(parent)
@@ -194,11 +206,7 @@ def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, n
     """Remove one name of `node`; the parent's own attributes are the caller's."""
     old = node.pending
     if node.fresh is not None:
-        names = live.fresh[parent.ino]
-        del names[name]
-        if not names:
-            del live.fresh[parent.ino]
-        node.fresh = None
+        _lift_fresh(live, node)
         node.attr = node.attr._replace(nlink=0, ctime_ns=now)
     else:
         live.remove_name(parent, name, cookie, node)
@@ -340,14 +348,9 @@ def _move(
     live.touch_parent(parent, now, -1, -turn)
     live.touch_parent(to_parent, now, 1, turn)
     if node.fresh is not None:
-        names = live.fresh[parent.ino]
-        del names[name]
-        if not names:
-            del live.fresh[parent.ino]
-            live.unpin(parent)
-        node.fresh = Fresh(to_parent.ino, to_name, to_cookie)
-        live.fresh.setdefault(to_parent.ino, {})[to_name] = node.ino
-        live.pin(to_parent)
+        _lift_fresh(live, node)
+        live.unpin(parent)
+        _place_fresh(live, node, to_parent, to_name, to_cookie)
         node.attr = node.attr._replace(parent=to_parent.ino, cookie=to_cookie, ctime_ns=now)
         return
     live.remove_name(parent, name, cookie, node)
