@@ -37,6 +37,9 @@ def errno_of(exc: Exception, where: str) -> int:
             # it is only full: callers hear of that, the log need not.
             log.error("%s: %s", where, exc)
         return exc.errno or errno.EIO
+    if isinstance(exc, MemoryError):
+        log.error("%s: out of memory", where)
+        return errno.ENOMEM
     log.error("%s failed in a way nobody foresaw", where, exc_info=exc)
     return errno.EIO
 

@@ -127,7 +127,11 @@ class Session:
 
     async def write_back(self) -> None:
         """Have the kernel write dirty mapped pages.  Needs `serve` to be running."""
-        await trio.to_thread.run_sync(pyfuse3.syncfs, self._mountpoint, abandon_on_cancel=True)
+        try:
+            await trio.to_thread.run_sync(pyfuse3.syncfs, self._mountpoint, abandon_on_cancel=True)
+        except (RuntimeError, MemoryError) as exc:
+            # No thread to be had, and in this one the kernel would wait for an answer of ours.
+            log.warning("changes made through a memory map and not synced may be lost: %s", exc)
 
     def terminate(self) -> None:
         """Make `serve` return when the requests already read are answered."""

@@ -68,7 +68,7 @@ LOGGED = [
     (AssertionError(), errno.EIO),
     (KeyError("a bug"), errno.EIO),
     (RecursionError(), errno.EIO),
-    (MemoryError(), errno.EIO),
+    (MemoryError(), errno.ENOMEM),
     (ExceptionGroup("several", [ValueError(), OSError(errno.ENOSPC, "full")]), errno.EIO),
 ]
 
@@ -91,7 +91,7 @@ async def test_trouble_is_logged(raised: Exception, wanted: int, caplog: pytest.
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "failing" in record.getMessage()
-    foreseen = isinstance(raised, CorruptError | OSError)
+    foreseen = isinstance(raised, CorruptError | OSError | MemoryError)
     assert (record.exc_info is None) == foreseen, "a traceback for what nobody foresaw, a line for the rest"
     caplog.clear()
 
