@@ -153,9 +153,16 @@ def test_committer_closes_with_a_write_under_way(fd: int) -> None:
 
 _WORKER = """
 import os, sys
-from commitfs.native import SyncFailed, write_all, write_durable
+from commitfs.native import NativeCommitter, SyncFailed, sync, write_all, write_durable
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
-call = {"durable": write_durable, "all": write_all}[sys.argv[2]]
+def beside(*write):
+    committer = NativeCommitter()
+    committer.submit(*write)
+    committer.finish()
+def synced(*write):
+    write_all(*write)
+    sync(fd)
+call = {"durable": write_durable, "all": write_all, "beside": beside, "synced": synced}[sys.argv[2]]
 try:
     # Two pieces that are too long to be joined, or one.
     call(fd, [b"a" * 100_000, b"b" * 100_000] if sys.argv[3] == "two" else [b"a" * 100], 1000)
@@ -214,6 +221,20 @@ PLAIN = "write 100 at 1000"
         ("durable", "one", "ENOSYS ok ENOSPC", "SyncFailed ENOSPC", [DSYNC, PLAIN, "sync"]),
         ("durable", "one", "ENOSYS ok EINTR", "SyncFailed EINTR", [DSYNC, PLAIN, "sync"]),
         ("durable", "one", "ENOSYS ENOSPC", "OSError ENOSPC", [DSYNC, PLAIN]),
+        ("synced", "one", "EINTR", "done", [PLAIN, PLAIN, "sync"]),
+        ("synced", "one", "ok EIO", "SyncFailed EIO", [PLAIN, "sync"]),
+        ("synced", "one", "ok ENOSPC", "SyncFailed ENOSPC", [PLAIN, "sync"]),
+        ("synced", "one", "ok EINTR", "SyncFailed EINTR", [PLAIN, "sync"]),
+        (
+            "beside",
+            "one",
+            "short:30 EINTR",
+            "done",
+            [DSYNC, "write 70 at 1030 dsync", "write 70 at 1030 dsync"],
+        ),
+        ("beside", "one", "EIO", "OSError EIO", [DSYNC]),
+        ("beside", "one", "EDQUOT", "OSError EDQUOT", [DSYNC]),
+        ("beside", "one", "ENOSYS ok EINTR", "SyncFailed EINTR", [DSYNC, PLAIN, "sync"]),
         (
             "durable",
             "two",
