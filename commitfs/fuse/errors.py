@@ -32,9 +32,9 @@ def errno_of(exc: Exception, where: str) -> int:
     if isinstance(exc, NotFoundError):
         return errno.ENOENT
     if isinstance(exc, OSError):
-        if exc.errno not in NO_ROOM:
+        if exc.errno not in NO_ROOM and exc.errno != errno.ENOMEM:
             # FsErrors are answers; other OSErrors come from the file below and mean trouble there, unless
-            # it is only full: callers hear of that, the log need not.
+            # it is only full, or memory is: callers hear of that, the log need not.
             log.error("%s: %s", where, exc)
         return exc.errno or errno.EIO
     if isinstance(exc, MemoryError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast, runtime_checkable
 
 from commitfs import native
-from commitfs.errors import NO_ROOM, UsageError
+from commitfs.errors import NO_ROOM, CommitfsError, StoreError, UsageError
 from commitfs.store import lock
 from commitfs.types import Buffer
 
@@ -108,6 +108,7 @@ class WriteFailed(OSError):
     durable before it is in doubt, and the same range may be written again as a whole."""
 
 
+_OF_THE_MACHINE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR))
 _WRITE: Final = os.O_WRONLY | os.O_CLOEXEC
 _ASIDE: Final = "aside"
 _STAGE: Final = "stage"
@@ -344,8 +345,14 @@ def _told_apart(error: OSError | MemoryError) -> OSError:
     return error
 
 
+def _cannot_open(path: str, error: OSError) -> CommitfsError:
+    """What the file is or who may open it is for the caller to mend; the state of the machine is not."""
+    kind = StoreError if error.errno in _OF_THE_MACHINE else UsageError
+    return kind(f"{path} cannot be opened: {error.strerror}")
+
+
 def open_file(path: str, writable: bool) -> RealFile:
-    """Open an existing store file, locked when `writable`; UsageError, LockedError."""
+    """Open an existing store file, locked when `writable`; UsageError, StoreError, LockedError."""
     try:
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -353,7 +360,7 @@ def open_file(path: str, writable: bool) -> RealFile:
     except IsADirectoryError:
         raise UsageError(f"{path} is a directory, not a store") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from None
+        raise _cannot_open(path, error) from None
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISDIR(mode):
@@ -368,7 +375,7 @@ def open_file(path: str, writable: bool) -> RealFile:
     try:
         return RealFile(os.path.abspath(path), fd, writable=writable)
     except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from None
+        raise _cannot_open(path, error) from None
 
 
 __all__ = [

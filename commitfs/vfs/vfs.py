@@ -290,7 +290,12 @@ class Vfs:
         return self.files.read(self._handle(fh), offset, size)
 
     async def write(self, fh: int, offset: int, data: bytes) -> int:
-        return await self.files.write(self._handle(fh), offset, data)
+        try:
+            return await self.files.write(self._handle(fh), offset, data)
+        except MemoryError:
+            if self.commits is not None:
+                self.commits.spare.give_up()
+            raise
 
     async def flush(self, fh: int) -> None:
         handle = self.files.handles.get(fh)

@@ -52,6 +52,7 @@ QUIET = [
     (OSError(errno.ENOSPC, "full"), errno.ENOSPC),
     (OSError(errno.EDQUOT, "quota"), errno.EDQUOT),
     (OSError(errno.EFBIG, "limit"), errno.EFBIG),
+    (OSError(errno.ENOMEM, "memory"), errno.ENOMEM),
     (pyfuse3.FUSEError(errno.ENODATA), errno.ENODATA),
 ]
 LOGGED = [

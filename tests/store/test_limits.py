@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from commitfs import native
-from commitfs.errors import UsageError
+from commitfs.errors import StoreError
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import seal
 from commitfs.store.beside import beside
@@ -57,7 +57,7 @@ def test_each_open_fails_in_turn(
     assert opens == (4 if writable else 1)
     for fail_at in range(1, opens + 1):
         opens = 0
-        with pytest.raises(UsageError, match=f"{path} cannot be opened: {os.strerror(code)}"):
+        with pytest.raises(StoreError, match=f"{path} cannot be opened: {os.strerror(code)}"):
             Store.open(path, writable=writable)
         assert opens == fail_at
         assert descriptors() == before
