@@ -36,7 +36,8 @@ def errno_of(exc: Exception, where: str) -> int:
             # FsErrors are answers; other OSErrors come from the file below and mean trouble there, unless
             # it is only full, or memory is: callers hear of that, the log need not.
             log.error("%s: %s", where, exc)
-        return exc.errno or errno.EIO
+        # An interrupted sync is not made again, as programs would make a call that is EINTR.
+        return errno.EIO if exc.errno == errno.EINTR else exc.errno or errno.EIO
     if isinstance(exc, MemoryError):
         log.error("%s: out of memory", where)
         return errno.ENOMEM

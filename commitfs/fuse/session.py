@@ -16,7 +16,7 @@ import pyfuse3
 import trio
 
 from commitfs.errors import CommitfsError
-from commitfs.fuse import SUBTYPE
+from commitfs.fuse import SUBTYPE, workers
 from commitfs.fuse.errors import unanswerable
 from commitfs.fuse.operations import Operations
 from commitfs.fuse.pump import install
@@ -106,6 +106,7 @@ class Session:
             nursery.start_soon(report)
             operations = self._operations
             uninstall = install(lambda: operations.open_requests == 0)
+            be_impatient = workers.install()
             try:
                 await pyfuse3.main()
             except* ConnectionAbortedError:
@@ -114,6 +115,7 @@ class Session:
                 if not self._unmounted():
                     raise
             finally:
+                be_impatient()
                 uninstall()
             nursery.cancel_scope.cancel()
 

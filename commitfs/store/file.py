@@ -210,13 +210,16 @@ class RealFile:
 
     def pread(self, length: int, offset: int) -> bytes:
         data = os.pread(self._fd, length, offset)
-        if len(data) == length or not data:
+        if len(data) == length:
             return data
         parts = [data]
         got = len(data)
         while got < length and (data := os.pread(self._fd, length - got, offset + got)):
             parts.append(data)
             got += len(data)
+        if got < length and offset + got < self.size():
+            # Whoever took that for the end of the log would cut off what follows.
+            raise OSError(errno.EIO, f"the file cannot be read at offset {offset + got}, before its end")
         return b"".join(parts)
 
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:

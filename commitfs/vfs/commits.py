@@ -26,9 +26,9 @@ from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store, Ticket, Txn
 from commitfs.vfs.content import SPILL_BYTES, Pending, chunks, make_extent, same_stored
+from commitfs.vfs.headroom import Headroom
 from commitfs.vfs.live import Live, Node
 from commitfs.vfs.namespace import land
-from commitfs.vfs.spare import Spare
 
 FILE_ROOM = 12 << 10
 """Bytes a commit of one file may need beside its data: record, facts and a changed path in the tree."""
@@ -80,7 +80,7 @@ class Commits:
         self.memory = 0
         self.room = 0
         self.retry: set[Node] = set()
-        self.spare = Spare()
+        self.headroom = Headroom()
         self._spill_done: trio.Event | None = None
         self._staged = trio.Event()
         self.last_who = NOBODY
@@ -118,7 +118,7 @@ class Commits:
 
     def reserve(self, more: int) -> None:
         """Make sure that `more` pending bytes and all that waits already will fit.  Raises OSError."""
-        self.spare.check()
+        self.headroom.accept(more)
         waiting = self.room + more + (more >> 9) + FILE_ROOM
         self.store.reserve(waiting + self.live.tree.estimate() + SPARE_ROOM)
 
@@ -210,12 +210,7 @@ class Commits:
                 await self.stager.sync()
             else:
                 break  # and nothing was awaited since that was seen
-        try:
-            ticket = self.build(nodes, who, change)
-        except MemoryError:
-            self.spare.give_up()
-            raise
-        await self.committer.acknowledge(ticket)
+        await self.committer.acknowledge(self.build(nodes, who, change))
 
     def build(self, nodes: Sequence[Node], who: Who, change: Callable[[], object] | None = None) -> Ticket:
         """Make the commit and queue it (M1).  Raises OSError ENOSPC and the like before any change."""

@@ -290,12 +290,7 @@ class Vfs:
         return self.files.read(self._handle(fh), offset, size)
 
     async def write(self, fh: int, offset: int, data: bytes) -> int:
-        try:
-            return await self.files.write(self._handle(fh), offset, data)
-        except MemoryError:
-            if self.commits is not None:
-                self.commits.spare.give_up()
-            raise
+        return await self.files.write(self._handle(fh), offset, data)
 
     async def flush(self, fh: int) -> None:
         handle = self.files.handles.get(fh)

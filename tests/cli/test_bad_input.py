@@ -60,7 +60,9 @@ def test_what_is_no_store(cli: Cli, bad: Path, name: str, command: list[str]) ->
     assert {path.name: path.read_bytes() for path in bad.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("command", [["ls", "latest"], ["cat", "latest", "f"], ["stats"], ["stats", "--json"]])
+@pytest.mark.parametrize(
+    "command", [["ls", "latest"], ["cat", "latest", "f"], ["stats"], ["stats", "--json"]]
+)
 def test_a_store_that_is_no_filesystem(cli: Cli, tmp_path: Path, command: list[str]) -> None:
     """It can hold any tree, with keys that mean nothing to a filesystem."""
     path = tmp_path / "s.db"

@@ -58,6 +58,7 @@ QUIET = [
 LOGGED = [
     (CorruptError("tree node", 8192), errno.EIO),
     (OSError(errno.EIO, "device"), errno.EIO),
+    (InterruptedError(errno.EINTR, "a sync"), errno.EIO),
     (OSError("without a number"), errno.EIO),
     (PermissionError(errno.EPERM, "of the store"), errno.EPERM),
     (UsageError("nobody meant this"), errno.EIO),

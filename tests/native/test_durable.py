@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import select
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ import pytest
 
 from commitfs.native import NativeCommitter, SyncFailed, write_all, write_durable
 from commitfs.types import Buffer
+from tests.support.interposer import build, variables
 
 Write = Callable[[int, Sequence[Buffer], int], None]
 
@@ -175,13 +175,7 @@ else:
 
 @pytest.fixture(scope="module")
 def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("interpose") / "interpose.so"
-    source = Path(__file__).with_name("interpose.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return build(tmp_path_factory.mktemp("interpose"))
 
 
 DSYNC = "write 100 at 1000 dsync"
@@ -268,12 +262,7 @@ def test_refusals(
     """Short writes and EINTR go on; a refused flag falls back; a failed sync is never tried again."""
     words = [str(getattr(errno, word)) if word.startswith("E") else word for word in script.split()]
     (tmp_path / "script").write_text(" ".join(words))
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {interposer}",
-        "COMMITFS_SCRIPT": str(tmp_path / "script"),
-        "COMMITFS_CALLS": str(tmp_path / "calls"),
-    }
+    environment = {**os.environ, **variables(interposer, tmp_path / "script", tmp_path / "calls")}
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, tmp_path / "file", call, size],
         env=environment,
