@@ -310,6 +310,7 @@ class Round:
                 mount = self.mount = Mount(self.folder, NO_TIMER, store=self.store)
             else:
                 self._end(mount)
+                mount.prefix = ()
                 mount.start()
         except AssertionError as error:
             self.outcome.note("closed", f"cannot be mounted again: {error}")
