@@ -9,6 +9,7 @@ from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError, ReadOnlyError
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, WalkState, parse
+from commitfs.format.slot import DEFAULT_ALIGN
 from commitfs.store.file import STAGE_ALIGN, StoreFile, open_file
 from commitfs.store.heads import Heads
 from commitfs.store.index import Index, Skips
@@ -74,7 +75,7 @@ class Store:
         self.nodes = Nodes(self)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], *, align: int = 8) -> None:
+    def create(cls, path: str | os.PathLike[str], *, align: int = DEFAULT_ALIGN) -> None:
         """Make a store without commits, mode 0600, whole or not at all; UsageError if `path` exists.
 
         `align`: groups of commits begin at multiples of this, for media that may damage bytes beside
