@@ -196,7 +196,7 @@ class Log:
         if self._align > 8 and not self.queue and entries[-1].record.end % self._align:
             entries.append(self._pad())
         group = self._seal(entries)
-        self.tail.claim(group.offset + group.size)
+        self.tail.claim(group.end)  # with what a pad leaves unwritten: zeros must not share its unit
         self.in_flight = group
         return group
 
