@@ -51,7 +51,9 @@ def test_options_that_need_a_value(text: str) -> None:
         parse_options([text])
 
 
-@pytest.mark.parametrize("value", ["0", "16", "1024", "8192", "-512", "0x200", "512.0", "4k", " 512", "08", "all"])
+@pytest.mark.parametrize(
+    "value", ["0", "16", "1024", "8192", "-512", "0x200", "512.0", "4k", " 512", "08", "all"]
+)
 def test_alignment_is_one_of_three(value: str) -> None:
     with pytest.raises(UsageError, match="8, 512 or 4096"):
         parse_options([f"align={value}"])

@@ -19,11 +19,13 @@ from commitfs.store.check import Severity, check_store
 from commitfs.store.file import StoreFile
 from commitfs.store.store import Store
 from tests.support.crash_file import CrashFile, Trace, memory_opener
-from tests.support.crash_load import FIRST_TIME, Made, Piece, compare
+from tests.support.crash_load import FIRST_TIME, Load, Made, Piece, compare
 from tests.support.crash_reader import Follower, Following, compare_newest, head_id, look_after_crash
 from tests.support.crash_states import CrashState, Enumerator
 from tests.support.memory_file import MemoryDisk
 
+TWO_EVERY = 8
+"""In so many states two further commits are made, not one: readers remember those before the newest."""
 NEAR = 2
 """Commits below the newest that are compared in every state; all are in every `thorough`-th."""
 
@@ -54,8 +56,8 @@ def blamed(fault: Fault) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        if not hasattr(exc, "crash_fault"):
-            exc.crash_fault = fault  # type: ignore[attr-defined]
+        if not hasattr(exc, "fault"):
+            exc.fault = fault  # type: ignore[attr-defined]
         raise
 
 
@@ -94,6 +96,31 @@ class Checker:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
+    @classmethod
+    def of(
+        cls,
+        load: Load,
+        *,
+        seed: int = 1,
+        thorough: int = 16,
+        nest_every: int = 40,
+        destroys: int = 0,
+        tolerate: Callable[[CrashFailure], None] | None = None,
+    ) -> "Checker":
+        """For the states of a load, with readers that follow it."""
+        following = Following(load.path, load.trace, random.Random(seed))
+        return cls(
+            load.path,
+            load.made,
+            load.earlier,
+            thorough,
+            destroys,
+            nest_every,
+            seed,
+            following=following,
+            tolerate=tolerate,
+        )
+
     def run(self, states: Iterable[CrashState], limit: int | None = None) -> None:
         """Check states, at most `limit` of them; raises CrashFailure for the first that is wrong."""
         for state in states:
@@ -109,7 +136,7 @@ class Checker:
                     f"placed {state.placed}: {type(exc).__name__}: {exc}"
                 )
                 failure.image = None if state.image is None else bytes(state.image)
-                failure.fault = getattr(exc, "crash_fault", Fault.WRONG)
+                failure.fault = getattr(exc, "fault", Fault.WRONG)
                 if self.tolerate is None:
                     raise failure from exc
                 self.tolerate(failure)
@@ -159,26 +186,31 @@ class Checker:
             assert_sound(store)
         follower = self._follow(bytearray(image), seen, acked)
         end = min(end, int(store.published_end))
-        made = commit_once(store, trace, self.random, like=self.made.get(newest + 1))
+        made = dict(self.made)
+        for commit in range(newest + 1, newest + 2 + (self.random.random() * TWO_EVERY < 1)):
+            made[commit] = commit_once(store, trace, self.random, like=self.made.get(commit))
         store.close()
         assert disk.cache[LOG_START:end] == image[LOG_START:end], "what was committed has changed"
-
-        store = self._open(MemoryDisk(disk.cache), Trace(b""))
-        with blamed(Fault.LOST):
-            assert head_id(store) == newest + 1, "the further commit is gone"
-            compare(store, made)
-        if thorough:
-            assert_sound(store)
-        store.close()
+        self._reopen(disk, commit, made, thorough=thorough)
         if follower is not None:
             found = follower.look(disk.cache)
-            assert found == newest + 1, f"a reader is at commit {found}, after commit {newest + 1}"
-            compare_newest(follower.store, {**self.made, made.id: made}, 2)
+            assert found == commit, f"a reader is at commit {found}, after commit {commit}"
+            compare_newest(follower.store, made, commit - newest + 1)
         if nest:
             # A reader may still see a whole commit that an aligned store's writer drops, where the further
             # one has its number.
-            self._check_nested(trace, {**self.made, made.id: made}, followed=newest >= seen)
+            self._check_nested(trace, made, followed=newest >= seen)
         return seen
+
+    def _reopen(self, disk: MemoryDisk, newest: int, made: dict[int, Made], *, thorough: bool) -> None:
+        """The further commits, up to `newest`, are there."""
+        store = self._open(MemoryDisk(disk.cache), Trace(b""))
+        with blamed(Fault.LOST):
+            assert head_id(store) == newest, "a further commit is gone"
+            compare(store, made[newest])
+        if thorough:
+            assert_sound(store)
+        store.close()
 
     def _follow(self, image: bytearray, seen: int, acked: int) -> Follower | None:
         if self.following is None:

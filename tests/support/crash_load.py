@@ -19,6 +19,8 @@ from commitfs.store import stage, tail, txn
 from commitfs.store import store as store_module
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import StoreFile, open_file
+from commitfs.store.make import make_file, new_image
+from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store, Ticket
 from commitfs.store.tree import Tree
@@ -273,6 +275,15 @@ class Load:
         ticket = self.place((50,), staged)
         await committer.acknowledge(ticket)
         self.trace.ack(int(ticket.record.id))
+
+
+def make_earlier(path: Path, commits: int) -> None:
+    """A store of the earlier format with so many commits."""
+    make_file(str(path), new_image(8, earlier=True))
+    writer = EarlierWriter(str(path))
+    for number in range(commits):
+        writer.commit([b"commit of the earlier format %d" % number] * 40, time_ns=number)
+    writer.close()
 
 
 def compare(store: Store, made: Made) -> None:

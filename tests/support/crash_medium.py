@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 SECTOR = 512
+_ZEROS = bytes(SECTOR)
 
 
 class PieceKind(Enum):
@@ -118,12 +119,14 @@ class Medium:
     def _digest_with(self, hashes: dict[int, int]) -> int:
         """The digest; the hashes of the sectors touched since the last commit go into `hashes`."""
         digest = self._digest
-        for sector in self._touched:
-            start = sector * SECTOR
-            data = bytes(self.raw[start : min(start + SECTOR, self.size)]).rstrip(b"\0")
-            digest ^= self._hashes.get(sector, 0)
-            hashes[sector] = hash((sector, data)) if data else 0
-            digest ^= hashes[sector]
+        before = self._hashes.get
+        with memoryview(self.raw) as raw:
+            for sector in self._touched:
+                start = sector * SECTOR
+                data = bytes(raw[start : min(start + SECTOR, self.size)])
+                name = 0 if data == _ZEROS[: len(data)] else hash((sector, data))
+                digest ^= before(sector, 0) ^ name
+                hashes[sector] = name
         return digest
 
 

@@ -7,7 +7,6 @@ once.
 """
 
 import argparse
-import random
 import sys
 import tempfile
 import time
@@ -19,12 +18,10 @@ from pathlib import Path
 
 import trio
 
-from commitfs.store.make import make_file, new_image
-from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store
 from tests.support.crash_check import Checker, CrashFailure, Fault
-from tests.support.crash_load import Load, drawn, short_tail
-from tests.support.crash_reader import Following, Watch
+from tests.support.crash_load import Load, drawn, make_earlier, short_tail
+from tests.support.crash_reader import Watch
 from tests.support.crash_states import Enumerator
 
 ENOUGH_WRONG = 20
@@ -94,11 +91,7 @@ def make(kind: Kind, path: Path, seed: int) -> Load:
     """A recorded run of one kind."""
     earlier = seed % 3 + 1 if kind.earlier else 0
     if earlier:
-        make_file(str(path), new_image(kind.align, earlier=True))
-        writer = EarlierWriter(str(path))
-        for number in range(earlier):
-            writer.commit([b"commit of the earlier format %d" % number] * 40, time_ns=number)
-        writer.close()
+        make_earlier(path, earlier)
     else:
         Store.create(str(path), align=kind.align)
     if kind.real:
@@ -182,19 +175,10 @@ def one_run(name: str, seed: int, limit: int, args: argparse.Namespace) -> Tally
             watch.run(load.trace)
         except AssertionError as exc:
             wrong(Fault.WRONG, str(exc))
-        checker = Checker(
-            load.path,
-            load.made,
-            load.earlier,
-            seed=seed,
-            destroys=kind.destroys,
-            nest_every=400,
-            following=Following(load.path, load.trace, random.Random(seed)),
-            tolerate=wrong_state,
+        checker = Checker.of(
+            load, seed=seed, thorough=64, nest_every=400, destroys=kind.destroys, tolerate=wrong_state
         )
-        enumerator = Enumerator(
-            load.trace, seed=seed, per_prefix=args.per_prefix, destroys=kind.destroys
-        )
+        enumerator = Enumerator(load.trace, seed=seed, per_prefix=args.per_prefix, destroys=kind.destroys)
         checker.run(enumerator.states(), limit=limit)
     tally.commits = len(load.made)
     tally.states, tally.nested, tally.repeats = checker.states, checker.nested, checker.repeats
@@ -209,8 +193,8 @@ def report(tallies: dict[str, Tally], total: Tally, seconds: float) -> None:
         counts = ", ".join(str(tally.wrong[fault]) for fault in Fault)
         print(f"{name:<15} {tally.runs:>5} {tally.commits:>8} {tally.states:>8}  {counts}")
     print(
-        f"{total.states} distinct crash states ({total.nested} of them during a recovery, {total.repeats} more "
-        f"repeated) of {total.commits} commits; a reader from before the crash in {total.followed}, "
+        f"{total.states} distinct crash states ({total.nested} of them during a recovery, {total.repeats} "
+        f"more repeated) of {total.commits} commits; a reader from before the crash in {total.followed}, "
         f"readers beside the writer in {total.views} views; {seconds:.0f} s"
     )
     print(", ".join(f"{total.wrong[fault]} {fault.value}" for fault in Fault))
