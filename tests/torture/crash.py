@@ -188,10 +188,10 @@ def one_run(name: str, seed: int, limit: int, args: argparse.Namespace) -> Tally
 
 def report(tallies: dict[str, Tally], total: Tally, seconds: float) -> None:
     """A line for each kind and one for all: what was tried, and of that what was wrong."""
-    print(f"{'kind':<15} {'runs':>5} {'commits':>8} {'states':>8}  " + ", ".join(f.value for f in Fault))
+    print(f"{'kind':<15}{'runs':>5}{'commits':>9}{'states':>9}" + "".join(f"{f.value:>17}" for f in Fault))
     for name, tally in [*tallies.items(), ("all", total)]:
-        counts = ", ".join(str(tally.wrong[fault]) for fault in Fault)
-        print(f"{name:<15} {tally.runs:>5} {tally.commits:>8} {tally.states:>8}  {counts}")
+        counts = "".join(f"{tally.wrong[fault]:>17}" for fault in Fault)
+        print(f"{name:<15}{tally.runs:>5}{tally.commits:>9}{tally.states:>9}{counts}")
     print(
         f"{total.states} distinct crash states ({total.nested} of them during a recovery, {total.repeats} "
         f"more repeated) of {total.commits} commits; a reader from before the crash in {total.followed}, "
