@@ -91,7 +91,7 @@ class Checker:
     repeats: int = 0
     nested: int = 0
     newest: dict[int, int] = field(default_factory=dict)
-    """Newest commit found, by digest of the file."""
+    """Newest commit found, by digest of the file: of those opened and found right."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -142,21 +142,19 @@ class Checker:
                 self.tolerate(failure)
 
     def check(self, state: CrashState) -> None:
-        if state.image is None:
+        if state.image is None or state.digest in self.newest:
             self.repeats += 1
             if state.digest not in self.newest:
                 return  # it was found to be wrong before
-            newest = self.newest[state.digest]
         else:
             self.states += 1
-            nest = self.nest_every > 0 and self.random.random() * self.nest_every < 1
-            newest = self._open_and_compare(bytes(state.image), state.acked, nest=nest)
-            self.newest[state.digest] = newest
+            self._open_and_compare(bytes(state.image), state.digest, state.acked)
+        newest = self.newest[state.digest]
         with blamed(Fault.LOST):
             assert newest >= state.acked, f"commit {newest} is the newest"
         assert newest <= state.placed, f"commit {newest} is the newest"
 
-    def _open_and_compare(self, image: bytes, acked: int, *, nest: bool) -> int:
+    def _open_and_compare(self, image: bytes, digest: int, acked: int) -> None:
         thorough = self.random.random() * self.thorough < 1
         with blamed(Fault.CLOSED):
             with_reader = Store.open(str(self.path), opener=memory_opener(MemoryDisk(image)))
@@ -196,11 +194,11 @@ class Checker:
             found = follower.look(disk.cache)
             assert found == commit, f"a reader is at commit {found}, after commit {commit}"
             compare_newest(follower.store, made, commit - newest + 1)
-        if nest:
+        self.newest[digest] = seen
+        if self.nest_every > 0 and self.random.random() * self.nest_every < 1:
             # A reader may still see a whole commit that an aligned store's writer drops, where the further
             # one has its number.
             self._check_nested(trace, made, followed=newest >= seen)
-        return seen
 
     def _reopen(self, disk: MemoryDisk, newest: int, made: dict[int, Made], *, thorough: bool) -> None:
         """The further commits, up to `newest`, are there."""
@@ -232,6 +230,7 @@ class Checker:
         inner = Checker(
             self.path, made, self.earlier, self.thorough, self.destroys, nest_every=0, wrap=self.wrap
         )
+        inner.newest = self.newest  # so that no file counts twice
         if self.following is not None and followed:
             inner.following = Following(self.path, trace, self.random)
         seed = self.random.getrandbits(32)

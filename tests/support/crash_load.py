@@ -34,10 +34,11 @@ FIRST_TIME = 1_800_000_000_000_000_000
 
 @contextmanager
 def short_tail() -> Iterator[None]:
-    """Lay the tail in steps of 64 KiB, not 1 MiB: it is extended often, and a state costs less to open."""
+    """Lay the tail, and reserve stages, in steps of 64 KiB, not 1 MiB: both happen often, and a state costs
+    less to open."""
     with (
         patch.multiple(tail, STEP=STEP, LOW=STEP // 4, _ZEROS=bytes(STEP)),
-        patch.multiple(stage, STEP=STEP),
+        patch.multiple(stage, STEP=STEP, PIECE_LEAST=STEP),
     ):
         yield
 

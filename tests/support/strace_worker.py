@@ -1,7 +1,7 @@
 """``python -m tests.support.strace_worker STORE LOAD [TRACE]``: a run on a real file, for strace to watch.
 
-LOAD is ``alone`` (one call at a time) or ``tasks`` (with threads beside, the native one included).  With TRACE
-every operation is recorded and the trace pickled there.  Without it the engine has the file as it is.
+LOAD is ``alone`` (one call at a time) or ``tasks`` (with threads beside, the native one included).  With
+TRACE every operation is recorded and the trace pickled there.  Without it the engine has the file as it is.
 """
 
 import pickle

@@ -18,7 +18,6 @@ import trio
 
 from commitfs.errors import CorruptError, FsError, StoreError
 from commitfs.format.keys import ROOT_INO
-from commitfs.store import stage
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
@@ -215,10 +214,9 @@ class Run:
 
 @pytest.fixture
 def small_spill() -> Iterator[None]:
-    """Files of more than 16 KiB are staged, in pieces of 64 KiB; not from 1 MiB on."""
+    """Files of more than 16 KiB are staged, not from 1 MiB on."""
     with (
         patch.object(commits, "SPILL_BYTES", 16 << 10),
-        patch.object(stage, "PIECE_LEAST", 64 << 10),
         patch.object(Saver, "sizes", (300, 9_000, 40_000, 70_000)),
     ):
         yield
