@@ -21,6 +21,7 @@ from tests.support.crash_mutants import (
     rewrapped,
 )
 from tests.support.crash_states import Enumerator
+from tests.torture import crash as torture
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +94,32 @@ def test_the_stand_in_for_the_walk_is_itself_sound(path: Path, monkeypatch: pyte
     load.commits(12)
     monkeypatch.setattr(native, "walk", broken_walk())
     assert hunt(load).states > 200
+
+
+LONG_RUN = ["crash", "--states", "120", "--seed", "1", "--short-tail", "--kind", "flat"]
+
+
+def test_the_long_run_counts_what_it_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", LONG_RUN)
+    assert torture.main() == 0
+    said = capsys.readouterr()
+    assert said.err == "", "progress is for terminals"
+    *table, summary, verdict = said.out.splitlines()
+    assert [line.split()[0] for line in table] == ["kind", "flat", "all"]
+    assert int(summary.partition(" distinct crash states")[0]) >= 120
+    assert verdict == "0 lost, 0 half there, 0 failed to open, 0 otherwise wrong"
+
+
+def test_the_long_run_tells_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "wrong"
+    monkeypatch.setattr("sys.argv", [*LONG_RUN, "--keep", str(kept)])
+    monkeypatch.setattr(native, "walk", broken_walk(check_bytes=False))
+    assert torture.main() == 1
+    said = capsys.readouterr()
+    assert not said.out.endswith("0 lost, 0 half there, 0 failed to open, 0 otherwise wrong\n")
+    assert "half there: flat load of seed 1000003: after operation" in said.err
+    assert Store.open(str(kept)).head is not None
