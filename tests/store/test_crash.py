@@ -63,7 +63,7 @@ def test_mixed_commits(path: Path, say: Say) -> None:
     load = Load.on(path, seed=11)
     load.commits(220)
     load.store.close()
-    assert check_all(load, say, per_prefix=24, nest=300, thorough=64).states > 7000
+    assert check_all(load, say, per_prefix=24, nest=700, thorough=64).states > 7000
 
 
 def test_commits_without_a_tree(path: Path, say: Say) -> None:
@@ -151,4 +151,4 @@ def test_the_native_thread_beside_the_tasks(path: Path, say: Say) -> None:
     assert isinstance(file, RecordingRealFile)
     assert file.beside > 10
     assert load.trace.replay() == path.read_bytes()
-    assert check_all(load, say, per_prefix=24, nest=60).states > 500
+    assert check_all(load, say, per_prefix=24, nest=200).states > 500

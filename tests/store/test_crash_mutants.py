@@ -91,7 +91,7 @@ def test_the_chain_holds_where_a_recovery_clears_nothing(path: Path) -> None:
 def test_the_stand_in_for_the_walk_is_itself_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a mutant could be caught for a fault of the test."""
     load = Load.on(path, seed=34, trees=False)
-    load.commits(12)
+    load.commits(7)
     monkeypatch.setattr(native, "walk", broken_walk())
     assert hunt(load).states > 200
 
