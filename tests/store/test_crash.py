@@ -63,7 +63,7 @@ def test_mixed_commits(path: Path, say: Say) -> None:
     load = Load.on(path, seed=11)
     load.commits(220)
     load.store.close()
-    assert check_all(load, say, per_prefix=24, nest=700, thorough=64).states > 7000
+    assert check_all(load, say, per_prefix=24, nest=2000, thorough=64).states > 7000
 
 
 def test_commits_without_a_tree(path: Path, say: Say) -> None:

@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 def hunt(load: Load) -> Checker:
     load.store.close()
-    checker = Checker(load.path, load.made, nest_every=20)
+    checker = Checker(load.path, load.made, nest_every=60)
     checker.run(Enumerator(load.trace, per_prefix=60).states())
     return checker
 
