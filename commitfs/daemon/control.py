@@ -24,7 +24,12 @@ from commitfs.errors import CommitfsError
 PATIENCE = 5.0
 """Seconds a daemon gets to end by itself after its mount is gone."""
 RETRY = 0.05
-"""Seconds between tries for an address that the daemon of an earlier mount has not given up yet."""
+"""Seconds between tries: for an address that the daemon of an earlier mount has not given up yet, and to
+take somebody in when there was no descriptor for it."""
+MOST = 32
+"""Connections kept at a time, and looked at in one go; further ones wait in the kernel's queue."""
+QUEUE = 64
+"""Length of that queue."""
 
 
 def _address(device: str) -> bytes:
@@ -32,9 +37,10 @@ def _address(device: str) -> bytes:
 
 
 class Control:
-    """The daemon's end."""
+    """The daemon's end.  Waits for root and for the user it runs as, who mounted; others are turned away."""
 
     def __init__(self) -> None:
+        self._trusted = (0, os.geteuid())
         self._listener: socket.socket | None = None
         self._clients: list[socket.socket] = []
 
@@ -51,31 +57,50 @@ class Control:
                 await trio.sleep(RETRY)
             else:
                 break
-        listener.listen()
+        listener.listen(QUEUE)
         while True:
             await trio.lowlevel.wait_readable(listener)
             self._clients = [client for client in self._clients if _waits(client)]
-            self._take_in()
+            if not self._take_in():
+                # The listener stays readable: not to look at it again at once.
+                await trio.sleep(RETRY)
 
     def finish(self, error: str | None) -> None:
         """Tell everybody how it ended: `error` is None when everything is durable."""
         line = json.dumps({"error": error}).encode("ascii") + b"\n"
-        self._take_in()
-        for client in self._clients:
-            with client, suppress(OSError):
-                client.send(line)
+        for _ in range(QUEUE // MOST + 2):
+            self._take_in()
+            clients, self._clients = self._clients, []
+            for client in clients:
+                with client, suppress(OSError):
+                    client.send(line)
         if self._listener is not None:
             self._listener.close()
 
-    def _take_in(self) -> None:
+    def _take_in(self) -> bool:
+        """Accept those who have connected; False: somebody still waits for that, there being no room."""
         if self._listener is None:
-            return
-        # EINVAL: the address was never free, so nobody can have connected.
-        with suppress(OSError):
-            while True:
+            return True
+        for _ in range(MOST):
+            if len(self._clients) >= MOST:
+                break
+            try:
                 client, _ = self._listener.accept()
+            except OSError as exc:
+                # EINVAL: the address was never free, so nobody can have connected.
+                return exc.errno in (errno.EAGAIN, errno.EINVAL)
+            if _user(client) in self._trusted:
                 client.setblocking(False)
                 self._clients.append(client)
+            else:
+                client.close()
+        return False
+
+
+def _user(peer: socket.socket) -> int:
+    """uid of the process at the other end."""
+    _, uid, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
 
 
 def _waits(client: socket.socket) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import stat
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +21,7 @@ from commitfs.daemon.daemonize import single
 from commitfs.daemon.mountinfo import mounted_at, mounts
 from commitfs.daemon.preflight import check_mountpoint, check_store_path
 from commitfs.daemon.signals import on_signal
-from commitfs.errors import CommitfsError, CorruptError, FsError, LockedError, UsageError, one_line
-from commitfs.format.keys import ROOT_INO
+from commitfs.errors import CommitfsError, CorruptError, LockedError, UsageError, one_line
 from commitfs.format.slot import DEFAULT_ALIGN
 from commitfs.fuse import FSTYPE
 from commitfs.fuse.session import Session, SessionOptions
@@ -177,9 +175,7 @@ def _check_align(store: Store, wanted: int | None) -> None:
 def _check_root(store: Store) -> None:
     """A store can hold any tree; only one with a root directory can be mounted."""
     try:
-        mode = Snapshot(store, store.head).attr(ROOT_INO).mode
-    except FsError:
-        mode = 0
+        rooted = Snapshot(store, store.head).has_root()
     except CorruptError as exc:
         assert store.head is not None
         newest = int(store.head.id)
@@ -188,7 +184,7 @@ def _check_root(store: Store) -> None:
             f"{store.path} cannot be mounted: in commit {newest}, its newest, {exc}"
             f"{hint if newest > store.oldest_id else ''}"
         ) from None
-    if not stat.S_ISDIR(mode):
+    if not rooted:
         raise CommitfsError(
             f"{store.path} holds no root directory, so it cannot be mounted: it is no filesystem"
         )

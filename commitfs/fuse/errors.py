@@ -32,11 +32,15 @@ def errno_of(exc: Exception, where: str) -> int:
     if isinstance(exc, NotFoundError):
         return errno.ENOENT
     if isinstance(exc, OSError):
-        if exc.errno not in NO_ROOM:
+        if exc.errno not in NO_ROOM and exc.errno != errno.ENOMEM:
             # FsErrors are answers; other OSErrors come from the file below and mean trouble there, unless
-            # it is only full: callers hear of that, the log need not.
+            # it is only full, or memory is: callers hear of that, the log need not.
             log.error("%s: %s", where, exc)
-        return exc.errno or errno.EIO
+        # An interrupted sync is not made again, as programs would make a call that is EINTR.
+        return errno.EIO if exc.errno == errno.EINTR else exc.errno or errno.EIO
+    if isinstance(exc, MemoryError):
+        log.error("%s: out of memory", where)
+        return errno.ENOMEM
     log.error("%s failed in a way nobody foresaw", where, exc_info=exc)
     return errno.EIO
 

@@ -16,7 +16,7 @@ import pyfuse3
 import trio
 
 from commitfs.errors import CommitfsError
-from commitfs.fuse import SUBTYPE
+from commitfs.fuse import SUBTYPE, workers
 from commitfs.fuse.errors import unanswerable
 from commitfs.fuse.operations import Operations
 from commitfs.fuse.pump import Pump, install
@@ -106,6 +106,7 @@ class Session:
 
             nursery.start_soon(report)
             uninstall = install(self._pump)
+            be_impatient = workers.install()
             try:
                 await pyfuse3.main()
             except* ConnectionAbortedError:
@@ -114,6 +115,7 @@ class Session:
                 if not self._unmounted():
                     raise
             finally:
+                be_impatient()
                 uninstall()
             nursery.cancel_scope.cancel()
 
@@ -131,7 +133,11 @@ class Session:
 
     async def write_back(self) -> None:
         """Have the kernel write dirty mapped pages.  Needs `serve` to be running."""
-        await trio.to_thread.run_sync(pyfuse3.syncfs, self._mountpoint, abandon_on_cancel=True)
+        try:
+            await trio.to_thread.run_sync(pyfuse3.syncfs, self._mountpoint, abandon_on_cancel=True)
+        except (RuntimeError, MemoryError) as exc:
+            # No thread to be had, and in this one the kernel would wait for an answer of ours.
+            log.warning("changes made through a memory map and not synced may be lost: %s", exc)
 
     def terminate(self) -> None:
         """Make `serve` return when the requests already read are answered."""

@@ -20,7 +20,7 @@ except ImportError as error:
         f"(or `python setup.py build_ext --inplace` in a checkout): {error}"
     ) from error
 
-_ABI = 2
+_ABI = 3
 if lib.cfs_abi() != _ABI:
     raise ImportError("the C part of commitfs was built from other sources: build it again")
 
@@ -104,6 +104,13 @@ def write_durable(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
 def write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """Write `buffers` one behind the other at `offset`, without a sync.  `OSError`."""
     _write(lib.cfs_write_all_one, lib.cfs_write_all, fd, buffers, offset)
+
+
+def sync(fd: int) -> None:
+    """fdatasync, once: unlike `os.fdatasync` not again after EINTR either.  `SyncFailed`."""
+    rc = lib.cfs_sync(fd)
+    if rc:
+        _fail(rc - lib.CFS_AT_SYNC)
 
 
 class NativeCommitter:
@@ -220,6 +227,7 @@ __all__ = [
     "crc32c",
     "ffi",
     "lib",
+    "sync",
     "walk",
     "write_all",
     "write_durable",

@@ -26,6 +26,7 @@ int cfs_crc32c_hardware(void);
 
 #define CFS_AT_SYNC ...
 struct iovec { void *iov_base; size_t iov_len; ...; };
+int cfs_sync(int fd);
 int cfs_write_all(int fd, struct iovec *pieces, int count, int64_t offset);
 int cfs_write_durable(int fd, struct iovec *pieces, int count, int64_t offset);
 int cfs_write_all_one(int fd, const void *data, size_t size, int64_t offset);

@@ -56,6 +56,12 @@ int cfs_write_all(int fd, struct iovec *pieces, int count, int64_t offset)
     return write_rest(fd, &left, 0);
 }
 
+int cfs_sync(int fd)
+{
+    /* Not even EINTR is tried again: the interrupted call may have consumed the report of a lost page. */
+    return fdatasync(fd) ? -errno : 0;
+}
+
 int cfs_write_durable(int fd, struct iovec *pieces, int count, int64_t offset)
 {
     rest left = {pieces, count, offset};
@@ -65,8 +71,8 @@ int cfs_write_durable(int fd, struct iovec *pieces, int count, int64_t offset)
     rc = write_rest(fd, &left, 0);
     if (rc)
         return rc;
-    /* Not even EINTR is tried again: the interrupted call may have consumed the report of a lost page. */
-    return fdatasync(fd) ? -(errno + CFS_AT_SYNC) : 0;
+    rc = cfs_sync(fd);
+    return rc ? rc - CFS_AT_SYNC : 0;
 }
 
 int cfs_write_all_one(int fd, const void *data, size_t size, int64_t offset)

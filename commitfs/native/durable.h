@@ -20,7 +20,10 @@ int cfs_write_all(int fd, struct iovec *pieces, int count, int64_t offset);
    dropped the pages. */
 int cfs_write_durable(int fd, struct iovec *pieces, int count, int64_t offset);
 
-/* Both for a single piece. */
+/* Makes the whole file durable (fdatasync).  Returns 0 or -errno, also -EINTR: never tries again. */
+int cfs_sync(int fd);
+
+/* The two writes for a single piece. */
 int cfs_write_all_one(int fd, const void *data, size_t size, int64_t offset);
 int cfs_write_durable_one(int fd, const void *data, size_t size, int64_t offset);
 

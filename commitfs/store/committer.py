@@ -20,6 +20,7 @@ import trio
 from trio.lowlevel import ParkingLot, checkpoint, wait_readable
 
 from commitfs.errors import ReadOnlyError
+from commitfs.store.beside import beside
 from commitfs.store.file import OverlappedFile
 from commitfs.store.log import Group, Log, Ticket
 from commitfs.store.store import Store
@@ -89,9 +90,11 @@ class GroupCommitter:
                     await self._chores.wait()
                     self._chores = trio.Event()
                     try:
-                        await trio.to_thread.run_sync(self._log.chores)
+                        await beside(self._log.chores)
                     except OSError as error:
                         self.latch(error)
+                    except MemoryError:
+                        pass  # the next group finds them due again
             finally:
                 self._nursery = None
 
@@ -179,11 +182,15 @@ class GroupCommitter:
         log, file = self._log, self._file
         try:
             if isinstance(file, OverlappedFile):
-                file.begin_durable(group.buffers, group.offset)
-                await wait_readable(file.durable_fileno())
-                file.end_durable()
+                try:
+                    file.begin_durable(group.buffers, group.offset)
+                except OSError:  # no thread to be had
+                    file.write_durable(group.buffers, group.offset)
+                else:
+                    await wait_readable(file.durable_fileno())
+                    file.end_durable()
             else:
-                await trio.to_thread.run_sync(file.write_durable, group.buffers, group.offset)
+                await beside(file.write_durable, group.buffers, group.offset)
         except OSError as error:
             log.failed(group, error)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast, runtime_checkable
 
 from commitfs import native
-from commitfs.errors import NO_ROOM, UsageError
+from commitfs.errors import NO_ROOM, CommitfsError, StoreError, UsageError
 from commitfs.store import lock
 from commitfs.types import Buffer
 
@@ -61,7 +61,7 @@ class StoreFile(Protocol):
         """Make durable what write_stage wrote."""
 
     def sync(self) -> None:
-        """fdatasync."""
+        """fdatasync; never tried again."""
 
     def allocate(self, offset: int, length: int) -> None:
         """Reserve blocks for a range (fallocate), growing the file over it if need be.
@@ -93,7 +93,8 @@ class OverlappedFile(Protocol):
     """A file that can also do write_durable beside the caller, one write at a time."""
 
     def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Start the write; `buffers` stay untouched until end_durable."""
+        """Start the write; `buffers` stay untouched until end_durable.  OSError: it cannot be done beside
+        the caller, for want of a thread or a descriptor, and was not begun."""
 
     def durable_fileno(self) -> int:
         """A descriptor that becomes readable when the write begun has ended."""
@@ -103,10 +104,12 @@ class OverlappedFile(Protocol):
 
 
 class WriteFailed(OSError):
-    """A write ended with ENOSPC, EDQUOT or EFBIG: only that write failed, nothing durable before
-    it is in doubt, and the same range may be written again as a whole."""
+    """A write ended with ENOSPC, EDQUOT or EFBIG, or ENOMEM before it began: only that write failed, nothing
+    durable before it is in doubt, and the same range may be written again as a whole."""
 
 
+_OF_THE_MACHINE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR))
+_WRITE: Final = os.O_WRONLY | os.O_CLOEXEC
 _ASIDE: Final = "aside"
 _STAGE: Final = "stage"
 _STAGE_DIRECT: Final = "stage, direct"
@@ -131,8 +134,11 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def is_no_room(error: OSError) -> bool:
-    """Whether the error says that there is no room, which can pass, rather than that the medium failed."""
-    return error.errno in NO_ROOM
+    """Whether the error says that there is no room, which can pass, rather than that the medium failed.
+    A sync that found none has failed like any other (S6)."""
+    if isinstance(error, WriteFailed):
+        return True
+    return error.errno in NO_ROOM and not isinstance(error, native.SyncFailed)
 
 
 class _Pace:
@@ -155,7 +161,8 @@ class RealFile:
     """A `StoreFile` on the file system, and an `OverlappedFile` when writable.
 
     Three kinds of descriptors, since the kernel reports a lost page once per open file: records, what
-    is written aside, stage data.
+    is written aside, stage data.  A writer has all of them from the start, and the buffer for stages: a
+    process that runs out of descriptors or memory meanwhile need not stop saving.
     """
 
     def __init__(self, path: str, fd: int, *, writable: bool) -> None:
@@ -163,21 +170,32 @@ class RealFile:
         self.writable = writable
         self._fd = fd
         self._others: dict[str, int] = {}
-        self._others_lock = threading.Lock()
         self._stage_lock = threading.Lock()
+        self._staged: set[str] = set()
+        """Which descriptors stage data was written through: these have to be synced."""
         self._stage_buffer: mmap.mmap | None = None
-        self._direct = hasattr(os, "O_DIRECT")
+        self._direct = False
         self._pace = _Pace()
         self._committer: native.NativeCommitter | None = None
+        if writable:
+            try:
+                self._prepare()
+            except BaseException:
+                self.close()
+                raise
 
-    def _other(self, purpose: str, flags: int = 0) -> int:
-        """The descriptor of its own for `purpose`, opened at first use and kept until close."""
-        with self._others_lock:
-            fd = self._others.get(purpose)
-            if fd is None:
-                fd = self._open_again(os.O_WRONLY | os.O_CLOEXEC | flags)
-                self._others[purpose] = fd
-        return fd
+    def _prepare(self) -> None:
+        self._others[_ASIDE] = self._open_again(_WRITE)
+        self._others[_STAGE] = self._open_again(_WRITE)
+        if hasattr(os, "O_DIRECT"):
+            try:
+                self._others[_STAGE_DIRECT] = self._open_again(_WRITE | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # no such thing on this file system
+                    raise
+            else:
+                self._direct = True
+                self._stage_buffer = mmap.mmap(-1, _Pace.MOST)
 
     def _open_again(self, flags: int) -> int:
         """Not by its path where that can be had: it may have been renamed, or be mounted over."""
@@ -192,25 +210,28 @@ class RealFile:
 
     def pread(self, length: int, offset: int) -> bytes:
         data = os.pread(self._fd, length, offset)
-        if len(data) == length or not data:
+        if len(data) == length:
             return data
         parts = [data]
         got = len(data)
         while got < length and (data := os.pread(self._fd, length - got, offset + got)):
             parts.append(data)
             got += len(data)
+        if got < length and offset + got < self.size():
+            # Whoever took that for the end of the log would cut off what follows.
+            raise OSError(errno.EIO, f"the file cannot be read at offset {offset + got}, before its end")
         return b"".join(parts)
 
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
         try:
             native.write_durable(self._fd, buffers, offset)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise _told_apart(error) from None
 
     def write_aside(self, data: Buffer, offset: int) -> None:
         try:
-            native.write_durable(self._other(_ASIDE), [data], offset)
-        except OSError as error:
+            native.write_durable(self._others[_ASIDE], [data], offset)
+        except (OSError, MemoryError) as error:
             raise _told_apart(error) from None
 
     def write(self, data: Buffer, offset: int) -> None:
@@ -227,30 +248,28 @@ class RealFile:
                 at += len(piece)
 
     def _write_stage_piece(self, piece: memoryview, offset: int) -> None:
-        if self._direct and not (len(piece) | offset) % STAGE_ALIGN:
-            if self._stage_buffer is None:
-                self._stage_buffer = mmap.mmap(-1, _Pace.MOST)
-            self._stage_buffer[: len(piece)] = piece
+        buffer = self._stage_buffer
+        if self._direct and buffer is not None and not (len(piece) | offset) % STAGE_ALIGN:
+            buffer[: len(piece)] = piece
+            self._staged.add(_STAGE_DIRECT)
             try:
-                fd = self._other(_STAGE_DIRECT, os.O_DIRECT)
-                with memoryview(self._stage_buffer) as whole, whole[: len(piece)] as aligned:
-                    native.write_all(fd, [aligned], offset)
+                with memoryview(buffer) as whole, whole[: len(piece)] as aligned:
+                    native.write_all(self._others[_STAGE_DIRECT], [aligned], offset)
                 return
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 self._direct = False
         # Through the cache, one piece at a time: what waits there would be in a commit's way.
-        native.write_durable(self._other(_STAGE), [piece], offset)
+        self._staged.add(_STAGE)
+        native.write_durable(self._others[_STAGE], [piece], offset)
 
     def sync_stage(self) -> None:
-        with self._others_lock:
-            fds = [fd for purpose, fd in self._others.items() if purpose != _ASIDE]
-        for fd in fds:
-            os.fdatasync(fd)
+        for purpose in tuple(self._staged):
+            native.sync(self._others[purpose])
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        native.sync(self._fd)
 
     def allocate(self, offset: int, length: int) -> None:
         try:
@@ -289,7 +308,10 @@ class RealFile:
     def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
         if self._committer is None:
             self._committer = native.NativeCommitter()
-        self._committer.submit(self._fd, buffers, offset)
+        try:
+            self._committer.submit(self._fd, buffers, offset)
+        except MemoryError as error:
+            raise _told_apart(error) from None
 
     def durable_fileno(self) -> int:
         assert self._committer is not None
@@ -317,15 +339,23 @@ class RealFile:
             self._fd = -1
 
 
-def _told_apart(error: OSError) -> OSError:
+def _told_apart(error: OSError | MemoryError) -> OSError:
     """The error of a durable write, as WriteFailed where only that write failed."""
-    if is_no_room(error) and not isinstance(error, native.SyncFailed):
+    if isinstance(error, MemoryError):  # on the way to the write
+        return WriteFailed(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if is_no_room(error):
         return WriteFailed(error.errno, error.strerror)
     return error
 
 
+def _cannot_open(path: str, error: OSError) -> CommitfsError:
+    """What the file is or who may open it is for the caller to mend; the state of the machine is not."""
+    kind = StoreError if error.errno in _OF_THE_MACHINE else UsageError
+    return kind(f"{path} cannot be opened: {error.strerror}")
+
+
 def open_file(path: str, writable: bool) -> RealFile:
-    """Open an existing store file, locked when `writable`; UsageError, LockedError."""
+    """Open an existing store file, locked when `writable`; UsageError, StoreError, LockedError."""
     try:
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -333,7 +363,7 @@ def open_file(path: str, writable: bool) -> RealFile:
     except IsADirectoryError:
         raise UsageError(f"{path} is a directory, not a store") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from None
+        raise _cannot_open(path, error) from None
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISDIR(mode):
@@ -345,7 +375,10 @@ def open_file(path: str, writable: bool) -> RealFile:
     except BaseException:
         os.close(fd)
         raise
-    return RealFile(os.path.abspath(path), fd, writable=writable)
+    try:
+        return RealFile(os.path.abspath(path), fd, writable=writable)
+    except OSError as error:
+        raise _cannot_open(path, error) from None
 
 
 __all__ = [

@@ -195,7 +195,11 @@ class Log:
                 break
         if self._align > 8 and not self.queue and entries[-1].record.end % self._align:
             entries.append(self._pad())
-        group = self._seal(entries)
+        try:
+            group = self._seal(entries)
+        except BaseException:  # no memory: whoever takes next seals them anew
+            self.queue.extendleft(reversed(entries))
+            raise
         self.tail.claim(group.end)  # with what a pad leaves unwritten: zeros must not share its unit
         self.in_flight = group
         return group

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from commitfs import native
 from commitfs.errors import UsageError
@@ -22,16 +22,21 @@ def new_file(path: str) -> Iterator[str]:
     folder = os.path.dirname(os.path.abspath(path))
     try:
         # A directory of its own, since with more than the name in front of it a name may be too long.
-        scratch = tempfile.TemporaryDirectory(prefix=".commitfs-new-", dir=folder)
+        scratch = tempfile.mkdtemp(prefix=".commitfs-new-", dir=folder)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{path} cannot be made: there is no such directory") from None
-    with scratch as inside:
-        fresh = os.path.join(inside, "store")
+    fresh = os.path.join(scratch, "store")
+    try:
         yield fresh
         try:
             os.link(fresh, path)  # which refuses to replace what is there
         except FileExistsError:
             raise UsageError(f"{path} exists already") from None
+    finally:
+        # Without a descriptor, since there may be none left: not by listing what is there.
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)
+        os.rmdir(scratch)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

@@ -7,6 +7,8 @@ Atomicity rests on where this awaits: G1, room in a piece is looked for and take
 between; G2, one task at a time reserves a piece (`_reserving`), one writes (`_pumping`).
 """
 
+import errno
+import os
 from collections import deque
 from typing import Final
 
@@ -14,6 +16,7 @@ import trio
 from trio.lowlevel import ParkingLot, checkpoint
 
 from commitfs.errors import ReadOnlyError
+from commitfs.store.beside import beside
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.file import STAGE_ALIGN, is_no_room, rounded_up
 from commitfs.store.log import Log
@@ -105,7 +108,7 @@ class Stager:
         while True:
             end = log.stage_end(wanted + STAGE_ALIGN)
             try:
-                await trio.to_thread.run_sync(log.tail.lay_behind, end, log.reserved + STEP)
+                await beside(log.tail.lay_behind, end, log.reserved + STEP)
             except OSError as error:
                 if not is_no_room(error):
                     self._committer.latch(error)
@@ -146,7 +149,7 @@ class Stager:
         try:
             while self._jobs and self._log.latched is None:
                 offset, data = self._jobs[0]
-                await trio.to_thread.run_sync(
+                await beside(
                     self._file.write_stage, data.ljust(rounded_up(len(data), STAGE_ALIGN), b"\0"), offset
                 )
                 self._jobs.popleft()
@@ -158,6 +161,8 @@ class Stager:
                 self._no_room = error  # the data stays; who waits is told, and whoever comes tries again
             else:
                 self._committer.latch(error)
+        except MemoryError:
+            self._no_room = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         finally:
             self._pumping = False
             self._changed.unpark_all()
@@ -175,7 +180,7 @@ class Stager:
             self._log.check_writable()
             written = self._written
             try:
-                await trio.to_thread.run_sync(self._file.sync_stage)
+                await beside(self._file.sync_stage)
             except OSError as error:
                 self._committer.latch(error)
                 raise

@@ -27,6 +27,7 @@ from commitfs.store.stage import Stager
 from commitfs.store.store import Store, Ticket, Txn
 from commitfs.store.tree import Batch
 from commitfs.vfs.content import SPILL_BYTES, Pending, chunks, make_extent, same_stored
+from commitfs.vfs.headroom import Headroom
 from commitfs.vfs.live import Live, Node
 from commitfs.vfs.namespace import land
 from commitfs.vfs.newfile import commit_new_file, is_new_file
@@ -83,6 +84,7 @@ class Commits:
         self.memory = 0
         self.room = 0
         self.retry: set[Node] = set()
+        self.headroom = Headroom()
         self._spill_done: trio.Event | None = None
         self._staged = trio.Event()
         self.last_who = NOBODY
@@ -120,6 +122,7 @@ class Commits:
 
     def reserve(self, more: int) -> None:
         """Make sure that `more` pending bytes and all that waits already will fit.  Raises OSError."""
+        self.headroom.accept(more)
         waiting = self.room + more + (more >> 9) + FILE_ROOM
         self.store.reserve(waiting + self.live.tree.estimate() + SPARE_ROOM)
 

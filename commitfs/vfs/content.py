@@ -186,6 +186,7 @@ class Pending:
         refers to them."""
 
     def write(self, offset: int, data: Buffer) -> None:
+        """Raises MemoryError, and then nothing has changed."""
         starts, runs = self.starts, self.runs
         length = len(data)
         if starts:
@@ -201,10 +202,12 @@ class Pending:
                         run[offset - start :] = data
                         self.memory += length - inside
                         return
+        kept = bytearray(data)
+        if starts:
             self._carve(offset, offset + length)
         index = bisect_left(starts, offset)
         starts.insert(index, offset)
-        runs.insert(index, bytearray(data))
+        runs.insert(index, kept)
         self.memory += length
 
     def truncate(self, size: int) -> None:
@@ -214,23 +217,32 @@ class Pending:
 
     def _carve(self, start: int, end: int | None) -> None:
         starts, runs = self.starts, self.runs
-        index = max(bisect_right(starts, start) - 1, 0)
+        first = max(bisect_right(starts, start) - 1, 0)
+        if first < len(starts) and starts[first] + _run_length(runs[first]) <= start:
+            first += 1
+        index = first
+        rest_starts: list[int] = []
+        rest: list[Run] = []
+        freed = 0
         while index < len(starts) and (end is None or starts[index] < end):
             at, run = starts[index], runs[index]
             stop = at + _run_length(run)
-            if stop <= start:
-                index += 1
-                continue
-            pieces = []
+            left = 0
             if at < start:
-                pieces.append((at, _run_slice(run, 0, start - at)))
+                rest_starts.append(at)
+                rest.append(_run_slice(run, 0, start - at))
+                left += start - at
             if end is not None and stop > end:
-                pieces.append((end, _run_slice(run, end - at, stop - at)))
+                rest_starts.append(end)
+                rest.append(_run_slice(run, end - at, stop - at))
+                left += stop - end
             if isinstance(run, bytearray):
-                self.memory -= len(run) - sum(_run_length(piece) for _, piece in pieces)
-            starts[index : index + 1] = [piece_at for piece_at, _ in pieces]
-            runs[index : index + 1] = [piece for _, piece in pieces]
-            index += len(pieces)
+                freed += len(run) - left
+            index += 1
+        # At once, when all the memory it takes was there.
+        starts[first:index] = rest_starts
+        runs[first:index] = rest
+        self.memory -= freed
 
     def replace(self, start: int, length: int, extent: Extent) -> None:
         """Put stored bytes in place of the same bytes in memory."""

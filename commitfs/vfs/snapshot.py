@@ -64,6 +64,14 @@ class Snapshot:
     def attr(self, ino: int) -> Attr:
         return stat_of(ino, self.inode(ino))
 
+    def has_root(self) -> bool:
+        """Whether there is a root directory: a store can hold any tree, and one without is no filesystem.
+        CorruptError."""
+        try:
+            return stat.S_ISDIR(self.inode(ROOT_INO).mode)
+        except FsError:
+            return False
+
     def dentry(self, directory: int, name: bytes) -> Dentry:
         """Raises FsError ENOENT."""
         found = find_dentry(self.tree, directory, name)

@@ -4,12 +4,14 @@ import os
 import stat
 from typing import NamedTuple
 
+from commitfs.errors import StoreError
 from commitfs.format.extent import decode_extent
 from commitfs.format.inode import Blob, decode_inode, decode_xattr
 from commitfs.format.keys import EXTENT, INODE, XATTR, split_key
 from commitfs.format.record import RECORD_SIZE
 from commitfs.store.store import Store
 from commitfs.vfs.api import StatFs
+from commitfs.vfs.snapshot import Snapshot
 
 
 class Usage(NamedTuple):
@@ -33,7 +35,10 @@ class Usage(NamedTuple):
 
 
 def usage_of(store: Store) -> Usage:
-    """Reads every node of the newest tree, once, and none of its files' bytes.  CorruptError."""
+    """Reads every node of the newest tree, once, and none of its files' bytes.  CorruptError;
+    StoreError where there is a tree that is no filesystem's."""
+    if store.head is not None and not Snapshot(store, store.head).has_root():
+        raise StoreError(f"{store.path} holds no root directory: it is no filesystem, with no files to count")
     newest = 0 if store.head is None else int(store.head.id)
     files = directories = others = data = 0
     metadata = RECORD_SIZE if newest else 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 from commitfs.cli import app
 from commitfs.cli.app import BUG, run
 from commitfs.errors import CommitfsError, CorruptError, UsageError
+from commitfs.store.store import Store
 from tests.cli.conftest import Cli, Ran
+
+EXAMPLE = Path(__file__).parents[2] / "examples/store_only.py"
 
 
 def refused(ran: Ran, *words: str) -> None:
@@ -54,6 +58,24 @@ def test_what_is_no_store(cli: Cli, bad: Path, name: str, command: list[str]) ->
     assert ran.out == b""
     assert ran.code == 2 or command != ["check"]
     assert {path.name: path.read_bytes() for path in bad.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "command", [["ls", "latest"], ["cat", "latest", "f"], ["stats"], ["stats", "--json"]]
+)
+def test_a_store_that_is_no_filesystem(cli: Cli, tmp_path: Path, command: list[str]) -> None:
+    """It can hold any tree, with keys that mean nothing to a filesystem."""
+    path = tmp_path / "s.db"
+    set_value = runpy.run_path(str(EXAMPLE))["set_value"]
+    Store.create(path)
+    store = Store.open(path, writable=True)
+    set_value(store, b"colour", b"red")
+    store.close()
+    ran = cli(command[0], path, *command[1:])
+    refused(ran)
+    assert (ran.code, ran.out) == (1, b"")
+    if command[0] == "stats":
+        refused(ran, str(path), "no root directory")
 
 
 ID_ERRORS = [

@@ -1,16 +1,20 @@
 """Whoever waits for a daemon's last word gets it: whether everything is durable."""
 
+import errno
 import os
 import socket
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from commitfs.daemon import control
 from commitfs.daemon.control import Control, Waiter
 from commitfs.daemon.mountinfo import Mount
 from commitfs.errors import CommitfsError
+from tests.support.mounted import NOBODY
 
 
 @pytest.fixture
@@ -114,3 +118,81 @@ def test_no_trace_is_left(mount: Mount, tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == []
     with pytest.raises(OSError, match="refused"):
         Waiter(mount)
+
+
+def stranger(mount: Mount, user: int) -> tuple[int, int]:
+    """A child process that connects as `user`: its pid, and a pipe that tells what it heard, in brackets."""
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setuid(user)
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.connect(control._address(mount.device))
+                os.write(writable, b"[")
+                os.write(writable, peer.recv(100) + b"]")
+        finally:
+            os._exit(0)
+    os.close(writable)
+    return pid, readable
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+async def test_other_users_are_turned_away(mount: Mount, nursery: trio.Nursery) -> None:
+    daemon = await serving(mount, nursery)
+    pid, heard = stranger(mount, NOBODY)
+    said = b""
+    with trio.fail_after(30), open(heard, "rb", buffering=0) as pipe:
+        while not said.endswith(b"]"):
+            await trio.lowlevel.wait_readable(pipe)
+            part = pipe.read(100)
+            assert part, said
+            said += part
+    os.waitpid(pid, 0)
+    assert said == b"[]", "turned away while the mount goes on"
+    assert daemon._clients == []
+    waiter = Waiter(mount)
+    daemon.finish(None)
+    waiter.wait()
+
+
+async def test_connections_are_bounded_and_all_are_told(
+    mount: Mount, nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    daemon = await serving(mount, nursery)
+    waiters = [Waiter(mount) for _ in range(control.MOST + control.QUEUE // 2)]
+    await trio.sleep(10 * control.RETRY)
+    assert len(daemon._clients) == control.MOST
+    waiters.pop(0).close()
+    await trio.sleep(2 * control.RETRY)
+    assert len(daemon._clients) == control.MOST, "there was room for one more"
+    daemon.finish(None)
+    for waiter in waiters:
+        waiter.wait()
+
+
+async def test_want_of_a_descriptor_is_waited_out(
+    mount: Mount, nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    daemon = await serving(mount, nursery)
+    assert daemon._listener is not None
+    tries = 0
+
+    class Starved:
+        """The listener of a process that has no descriptor left."""
+
+        def accept(self) -> object:
+            nonlocal tries
+            tries += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listener = daemon._listener
+    waiter = Waiter(mount)
+    daemon._listener = cast(socket.socket, Starved())
+    await trio.sleep(100 * control.RETRY)
+    assert 50 < tries <= 102, "once each time, and no spinning"
+    daemon._listener = listener
+    await trio.sleep(2 * control.RETRY)
+    assert len(daemon._clients) == 1
+    daemon.finish(None)
+    waiter.wait()

@@ -52,11 +52,13 @@ QUIET = [
     (OSError(errno.ENOSPC, "full"), errno.ENOSPC),
     (OSError(errno.EDQUOT, "quota"), errno.EDQUOT),
     (OSError(errno.EFBIG, "limit"), errno.EFBIG),
+    (OSError(errno.ENOMEM, "memory"), errno.ENOMEM),
     (pyfuse3.FUSEError(errno.ENODATA), errno.ENODATA),
 ]
 LOGGED = [
     (CorruptError("tree node", 8192), errno.EIO),
     (OSError(errno.EIO, "device"), errno.EIO),
+    (InterruptedError(errno.EINTR, "a sync"), errno.EIO),
     (OSError("without a number"), errno.EIO),
     (PermissionError(errno.EPERM, "of the store"), errno.EPERM),
     (UsageError("nobody meant this"), errno.EIO),
@@ -68,7 +70,7 @@ LOGGED = [
     (AssertionError(), errno.EIO),
     (KeyError("a bug"), errno.EIO),
     (RecursionError(), errno.EIO),
-    (MemoryError(), errno.EIO),
+    (MemoryError(), errno.ENOMEM),
     (ExceptionGroup("several", [ValueError(), OSError(errno.ENOSPC, "full")]), errno.EIO),
 ]
 
@@ -91,7 +93,7 @@ async def test_trouble_is_logged(raised: Exception, wanted: int, caplog: pytest.
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "failing" in record.getMessage()
-    foreseen = isinstance(raised, CorruptError | OSError)
+    foreseen = isinstance(raised, CorruptError | OSError | MemoryError)
     assert (record.exc_info is None) == foreseen, "a traceback for what nobody foresaw, a line for the rest"
     caplog.clear()
 

@@ -5,8 +5,8 @@ A small ext4 of its own, in a file, holds the store.
 
 import errno
 import os
+import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from tests.mounted.conftest import Mounts
 from tests.support.acts import outcome
+from tests.support.disks import loop_ext4, run
 from tests.support.mounted import NO_TIMER, Mount
 
 pytestmark = pytest.mark.mounted
@@ -26,44 +27,11 @@ FILE_BYTES = 200_000
 """Of the files that fill the disk; small enough to be kept in memory until they are closed."""
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-
-
-def loop_devices_missing() -> str:
-    """Why no file can be mounted as a disk; empty if it can."""
-    if os.geteuid() != 0:
-        return "only root can mount a file as a disk"
-    if not os.path.exists("/dev/loop-control"):
-        return "no loop devices"
-    missing = [name for name in ("mkfs.ext4", "mount", "umount", "losetup") if shutil.which(name) is None]
-    return f"no {missing[0]}" if missing else ""
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """The mountpoint of an ext4 filesystem of `IMAGE_BYTES`."""
-    if reason := loop_devices_missing():
-        pytest.skip(reason)
-    image, path = tmp_path / "disk.img", tmp_path / "disk"
-    path.mkdir()
-    with image.open("wb") as file:
-        file.truncate(IMAGE_BYTES)
-    made = run("mkfs.ext4", "-q", "-F", "-m", "0", image)
-    assert made.returncode == 0, made.stderr
-    mounted = run("mount", "-o", "loop", image, path)
-    if mounted.returncode != 0:
-        pytest.skip(f"a file cannot be mounted as a disk: {mounted.stderr.strip()}")
-    try:
+    with loop_ext4(tmp_path, IMAGE_BYTES) as path:
         yield path
-    finally:
-        # Lazily if need be: a loop device set up by mount goes with its last user.
-        if run("umount", path).returncode != 0:
-            run("umount", "-l", path)
-        left = run("losetup", "--noheadings", "--output", "NAME", "--associated", image).stdout.split()
-        for device in left:
-            run("losetup", "--detach", device)
-        assert not os.path.ismount(path)
 
 
 @pytest.fixture
@@ -98,12 +66,12 @@ def written(path: Path, data: bytes) -> str:
     return "ok"
 
 
-def write_until_full(fd: int, data: bytes) -> int:
+def write_until_full(fd: int, data: bytes, piece: int = PIECE) -> int:
     """How much of `data` was accepted before the first write that was refused."""
     at = 0
     while at < len(data):
         try:
-            at += os.write(fd, data[at : at + PIECE])
+            at += os.write(fd, data[at : at + piece])
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -200,3 +168,72 @@ def test_p1_a_large_file_fills_the_disk(full: Mount, tmp_path: Path) -> None:
     assert written(full / "f", data[:FILE_BYTES]) == "ok"
     assert_kept(full, {"f": data[:FILE_BYTES]})
     full.check()
+
+
+def use_up(full: Mount) -> None:
+    """Leave the disk no block at all, what commitfs kept for itself in the store's file apart."""
+    rest = full.store.parent / "rest"
+    with rest.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            write_until_full(file.fileno(), bytes(IMAGE_BYTES), size)
+    assert os.statvfs(full.store.parent).f_bavail == 0
+
+
+def test_p6_no_block_is_left(full: Mount) -> None:
+    """Removing works, unmounting and mounting too, and saving as soon as there is room."""
+    kept, refused = fill(full)
+    use_up(full)
+    for gone in [*list(kept)[:6], *refused]:
+        kept.pop(gone, None)
+        if (full / gone).exists():
+            assert outcome(partial(os.unlink, full / gone)) == "ok"
+    assert_kept(full, kept)
+    use_up(full)
+    full.remount()
+    assert {path.name for path in full.path.iterdir()} == set(kept)
+    assert_kept(full, kept)
+    gone = next(iter(kept))
+    removed = outcome(partial(os.unlink, full / gone))
+    assert removed in ("ok", "ENOSPC"), "without a block even a removal may have to wait"
+    if removed == "ok":
+        del kept[gone]
+    assert written(full / "large", os.urandom(5_000_000)).endswith("ENOSPC")
+    outcome(partial(os.unlink, full / "large"))
+    (full.store.parent / "rest").unlink()
+    make_room(full)
+    data = os.urandom(FILE_BYTES)
+    assert written(full / "again", data) == "ok"
+    kept["again"] = data
+    assert_kept(full, kept)
+    full.remount()
+    assert_kept(full, kept)
+    full.check()
+
+
+def test_p1_a_limit_of_file_size_is_a_full_disk(mounts: Mounts) -> None:
+    """The daemon meets its RLIMIT_FSIZE: EFBIG, no SIGXFSZ; removing works, and saving once it is lifted."""
+    fs = mounts(NO_TIMER)
+    before = resource.prlimit(fs.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(fs.pid, resource.RLIMIT_FSIZE, (fs.store.stat().st_size + (3 << 20), before[1]))
+    kept: dict[str, bytes] = {}
+    for number in range(100):
+        data = os.urandom(FILE_BYTES)
+        answer = written(fs / str(number), data)
+        if answer != "ok":
+            break
+        kept[str(number)] = data
+    assert answer == "write EFBIG"
+    assert len(kept) > 5
+    assert fs.process is not None
+    assert fs.process.poll() is None
+    for gone in ("0", "1"):
+        os.unlink(fs / gone)
+        del kept[gone]
+    assert_kept(fs, kept)
+    resource.prlimit(fs.pid, resource.RLIMIT_FSIZE, before)
+    kept["again"] = os.urandom(FILE_BYTES)
+    assert written(fs / "again", kept["again"]) == "ok"
+    assert_kept(fs, kept)
+    fs.remount()
+    assert_kept(fs, kept)
+    fs.check()

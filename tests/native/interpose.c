@@ -1,7 +1,9 @@
-/* Preloaded by test_durable.py: pwritev2 and fdatasync that do as the file COMMITFS_SCRIPT says, one word a call, and
-   write down what was asked of them in COMMITFS_CALLS.
+/* Preloaded by tests (support/interposer.py): pwritev2 and fdatasync that do as the file COMMITFS_SCRIPT says, one word
+   a call, and write down what was asked of them in COMMITFS_CALLS.
 
-   Words: "ok"; "short:N" writes no more than N bytes; a number fails with that errno.  Behind the last, all is ok. */
+   Words: "ok"; "short:N" writes no more than N bytes; a number fails with that errno; "interrupt" is EINTR for writes and
+   ok for syncs; "refuse" knows no RWF_DSYNC; "again", behind at least one other, begins anew.  Behind the last, all is
+   ok. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,9 +29,17 @@ static void next_word(char word[16])
     static int asked;
     strcpy(word, "ok");
     FILE *script = fopen(getenv("COMMITFS_SCRIPT"), "r");
-    for (int i = 0; i <= asked; i++)
-        if (fscanf(script, "%15s", word) != 1)
+    for (int i = 0; i <= asked; i++) {
+        if (fscanf(script, "%15s", word) != 1) {
             strcpy(word, "ok");
+        } else if (strcmp(word, "again") == 0) {
+            rewind(script);
+            if (fscanf(script, "%15s", word) != 1)
+                abort();
+            asked = 0;
+            break;
+        }
+    }
     fclose(script);
     asked++;
 }
@@ -55,7 +65,16 @@ ssize_t pwritev2(int fd, const struct iovec *pieces, int count, off_t offset, in
         }
         return taken ? real(fd, less, taken, offset, flags) : 0;
     }
-    if (strcmp(word, "ok") != 0) {
+    if (strcmp(word, "interrupt") == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    if (strcmp(word, "refuse") == 0) {
+        if (flags & RWF_DSYNC) {
+            errno = EOPNOTSUPP;
+            return -1;
+        }
+    } else if (strcmp(word, "ok") != 0) {
         errno = atoi(word);
         return -1;
     }
@@ -73,7 +92,7 @@ int fdatasync(int fd)
     note("sync\n");
     char word[16];
     next_word(word);
-    if (strcmp(word, "ok") != 0) {
+    if (word[0] >= '0' && word[0] <= '9') {
         errno = atoi(word);
         return -1;
     }

@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import select
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ import pytest
 
 from commitfs.native import NativeCommitter, SyncFailed, write_all, write_durable
 from commitfs.types import Buffer
+from tests.support.interposer import build, variables
 
 Write = Callable[[int, Sequence[Buffer], int], None]
 
@@ -153,9 +153,16 @@ def test_committer_closes_with_a_write_under_way(fd: int) -> None:
 
 _WORKER = """
 import os, sys
-from commitfs.native import SyncFailed, write_all, write_durable
+from commitfs.native import NativeCommitter, SyncFailed, sync, write_all, write_durable
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
-call = {"durable": write_durable, "all": write_all}[sys.argv[2]]
+def beside(*write):
+    committer = NativeCommitter()
+    committer.submit(*write)
+    committer.finish()
+def synced(*write):
+    write_all(*write)
+    sync(fd)
+call = {"durable": write_durable, "all": write_all, "beside": beside, "synced": synced}[sys.argv[2]]
 try:
     # Two pieces that are too long to be joined, or one.
     call(fd, [b"a" * 100_000, b"b" * 100_000] if sys.argv[3] == "two" else [b"a" * 100], 1000)
@@ -168,13 +175,7 @@ else:
 
 @pytest.fixture(scope="module")
 def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("interpose") / "interpose.so"
-    source = Path(__file__).with_name("interpose.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return build(tmp_path_factory.mktemp("interpose"))
 
 
 DSYNC = "write 100 at 1000 dsync"
@@ -214,6 +215,20 @@ PLAIN = "write 100 at 1000"
         ("durable", "one", "ENOSYS ok ENOSPC", "SyncFailed ENOSPC", [DSYNC, PLAIN, "sync"]),
         ("durable", "one", "ENOSYS ok EINTR", "SyncFailed EINTR", [DSYNC, PLAIN, "sync"]),
         ("durable", "one", "ENOSYS ENOSPC", "OSError ENOSPC", [DSYNC, PLAIN]),
+        ("synced", "one", "EINTR", "done", [PLAIN, PLAIN, "sync"]),
+        ("synced", "one", "ok EIO", "SyncFailed EIO", [PLAIN, "sync"]),
+        ("synced", "one", "ok ENOSPC", "SyncFailed ENOSPC", [PLAIN, "sync"]),
+        ("synced", "one", "ok EINTR", "SyncFailed EINTR", [PLAIN, "sync"]),
+        (
+            "beside",
+            "one",
+            "short:30 EINTR",
+            "done",
+            [DSYNC, "write 70 at 1030 dsync", "write 70 at 1030 dsync"],
+        ),
+        ("beside", "one", "EIO", "OSError EIO", [DSYNC]),
+        ("beside", "one", "EDQUOT", "OSError EDQUOT", [DSYNC]),
+        ("beside", "one", "ENOSYS ok EINTR", "SyncFailed EINTR", [DSYNC, PLAIN, "sync"]),
         (
             "durable",
             "two",
@@ -247,12 +262,7 @@ def test_refusals(
     """Short writes and EINTR go on; a refused flag falls back; a failed sync is never tried again."""
     words = [str(getattr(errno, word)) if word.startswith("E") else word for word in script.split()]
     (tmp_path / "script").write_text(" ".join(words))
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {interposer}",
-        "COMMITFS_SCRIPT": str(tmp_path / "script"),
-        "COMMITFS_CALLS": str(tmp_path / "calls"),
-    }
+    environment = {**os.environ, **variables(interposer, tmp_path / "script", tmp_path / "calls")}
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, tmp_path / "file", call, size],
         env=environment,

@@ -13,7 +13,7 @@ from tests.support.crash_check import Checker, head_id
 from tests.support.crash_file import Ack, CrashFile, Trace, crash_opener
 from tests.support.crash_load import Load, compare, short_tail
 from tests.support.crash_states import Enumerator
-from tests.support.failing_file import READS, SYNCS, WRITES, FailingFile, Faults, Kind
+from tests.support.failing_file import LOOKS, READS, SYNCS, WRITES, FailingFile, Faults, Kind
 from tests.support.memory_file import MemoryDisk
 
 COMMITS = 36
@@ -101,16 +101,29 @@ def calls_of_a_run(path: Path, names: frozenset[str]) -> int:
     return run.faults.calls
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST, Kind.HALF_LOST])
-def test_a_failed_sync_latches_and_loses_nothing_acknowledged(path: Path, kind: Kind) -> None:
-    first = opening_calls(path, SYNCS)
-    total = calls_of_a_run(path, SYNCS)
+@pytest.mark.parametrize(
+    ("kind", "code", "names"),
+    [
+        pytest.param(Kind.LOST, errno.EIO, SYNCS, id="lost"),
+        pytest.param(Kind.HALF_LOST, errno.EIO, SYNCS, id="half lost"),
+        pytest.param(Kind.LOST, errno.ENOSPC, SYNCS, id="lost for want of room"),
+        pytest.param(Kind.LOST, errno.EINTR, SYNCS, id="interrupted"),
+        pytest.param(Kind.ERROR, errno.EIO, WRITES, id="not written"),
+    ],
+)
+def test_a_failed_sync_latches_and_loses_nothing_acknowledged(
+    path: Path, kind: Kind, code: int, names: frozenset[str]
+) -> None:
+    """So does a write that fails in any other way than for want of room."""
+    first = opening_calls(path, names)
+    total = calls_of_a_run(path, names)
     assert total - first > 25
     latched = 0
     for at in range(first + 1, total + 1):
-        run = FaultyRun(path, Faults(kind, errno.EIO, at, SYNCS))
+        run = FaultyRun(path, Faults(kind, code, at, names))
         run.go()
-        assert run.faults.hit or run.refused is None
+        # Room that cannot be allocated is refused, and nothing was written.
+        assert (run.load.store.latched is not None) == (run.faults.hit not in ([], ["allocate"]))
         if run.load.store.latched is not None:
             latched += 1
             with pytest.raises(ReadOnlyError):
@@ -136,7 +149,7 @@ def test_a_crash_after_a_failed_sync_loses_nothing_acknowledged(path: Path, kind
     assert states > 300
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_lack_of_room_loses_nothing_and_passes(path: Path, code: int, lasting: bool) -> None:
     first, total = opening_calls(path, WRITES), calls_of_a_run(path, WRITES)
@@ -174,18 +187,27 @@ def test_a_crash_after_a_lack_of_room_loses_nothing_acknowledged(path: Path) -> 
     assert states > 500
 
 
-@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.SHORT])
-def test_a_failed_read_at_opening_harms_nothing(path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "code", "names"),
+    [
+        pytest.param(Kind.ERROR, errno.EIO, READS, id="read"),
+        pytest.param(Kind.ERROR, errno.ENOMEM, READS, id="no memory to read"),
+        pytest.param(Kind.SHORT, errno.EIO, READS, id="short read"),
+        pytest.param(Kind.ERROR, errno.EIO, LOOKS, id="look"),
+    ],
+)
+def test_a_failure_at_opening_harms_nothing(path: Path, kind: Kind, code: int, names: frozenset[str]) -> None:
     run = FaultyRun(path, Faults())
     run.go()  # and no close, so that there is something to walk
     image = bytes(run.load.disk.cache)
-    probe = Faults(names=READS)
+    probe = Faults(names=names)
     open_on(path, image, probe).close()
+    assert probe.calls > 3
     refused = 0
     for at in range(1, probe.calls + 1):
         disk = MemoryDisk(image)
         try:
-            store = open_on(path, image, Faults(kind, errno.EIO, at, READS), disk)
+            store = open_on(path, image, Faults(kind, code, at, names), disk)
         except (OSError, CommitfsError):
             refused += 1
         else:

@@ -1,7 +1,6 @@
 """The recorder of the crash tests, compared from outside with what strace saw of a real file."""
 
 import pickle
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,19 +11,12 @@ import pytest
 from commitfs.store.store import Store
 from tests.support.crash_file import Ack, Op, Placed, Sync, SyncRange, Trace, Write
 from tests.support.strace_log import COMMAND, operations
+from tests.support.tracing import tracing_missing
 
 ROOT = Path(__file__).parents[2]
 
 
-def can_trace() -> bool:
-    """strace is there and may trace (some containers forbid it)."""
-    if shutil.which("strace") is None:
-        return False
-    probe = ["strace", "-o", "/dev/null", "true"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is missing or may not trace here")
+pytestmark = pytest.mark.skipif(bool(tracing_missing()), reason=tracing_missing())
 
 
 def run(store: Path, log: Path, kind: str, *more: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NoReturn
 
+from commitfs.native import SyncFailed
 from commitfs.store.file import WriteFailed
 from commitfs.types import Buffer
 from tests.support.crash_file import CrashFile
@@ -51,14 +52,16 @@ class Faults:
     def heal(self) -> None:
         self.at = 0
 
-    def error(self, *, write: bool) -> OSError:
-        made = WriteFailed if write and self.errno in NO_SPACE else OSError
+    def error(self, *, write: bool = False, sync: bool = False) -> OSError:
+        made = WriteFailed if write and self.errno in NO_SPACE else SyncFailed if sync else OSError
         return made(self.errno, os.strerror(self.errno))
 
 
 WRITES = frozenset({"write_durable", "write_aside", "write", "write_stage", "allocate", "truncate"})
 SYNCS = frozenset({"write_durable", "write_aside", "sync", "sync_stage"})
 READS = frozenset({"pread"})
+LOOKS = frozenset({"size", "drop_cache", "holes", "replaced"})
+"""What is asked of a file besides its bytes."""
 
 
 class FailingFile:
@@ -73,7 +76,7 @@ class FailingFile:
         if self.faults.strikes("pread"):
             if self.faults.kind is Kind.SHORT:
                 return self.inner.pread(length // 2, offset)
-            raise self.faults.error(write=False)
+            raise self.faults.error()
         return self.inner.pread(length, offset)
 
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -111,7 +114,7 @@ class FailingFile:
 
     def punch(self, offset: int, length: int) -> None:
         if self.faults.strikes("punch"):
-            raise self.faults.error(write=False)
+            raise self.faults.error()
         self.inner.punch(offset, length)
 
     def truncate(self, size: int) -> None:
@@ -120,19 +123,27 @@ class FailingFile:
         self.inner.truncate(size)
 
     def size(self) -> int:
+        self._look("size")
         return self.inner.size()
 
     def drop_cache(self, offset: int, length: int = 0) -> None:
+        self._look("drop_cache")
         self.inner.drop_cache(offset, length)
 
     def holes(self, offset: int) -> int:
+        self._look("holes")
         return self.inner.holes(offset)
 
     def replaced(self) -> bool:
+        self._look("replaced")
         return self.inner.replaced()
 
     def close(self) -> None:
         self.inner.close()
+
+    def _look(self, name: str) -> None:
+        if self.faults.strikes(name):
+            raise self.faults.error()
 
     def _fail_durable(self, data: bytes, offset: int) -> NoReturn:
         if self.faults.kind is Kind.ERROR:
@@ -140,7 +151,7 @@ class FailingFile:
             raise self.faults.error(write=True)
         self.inner.write(data, offset)
         self._lose(offset, len(data))
-        raise self.faults.error(write=False)
+        raise self.faults.error(sync=True)
 
     def _sync(self, name: str, sync: Callable[[], None]) -> None:
         if not self.faults.strikes(name):
@@ -148,7 +159,7 @@ class FailingFile:
             return
         if self.faults.kind in (Kind.LOST, Kind.HALF_LOST):
             self._lose(0, None)
-        raise self.faults.error(write=False)
+        raise self.faults.error(sync=True)
 
     def _lose(self, offset: int, length: int | None) -> None:
         half = (self.inner.size() if length is None else length) // 2

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,22 @@ class Mount:
     """A store in `folder`/s.db, mounted at `folder`/m by a daemon that is this process's child."""
 
     def __init__(
-        self, folder: Path, *options: str, store: Path | None = None, watchdog: float = WATCHDOG_SECONDS
+        self,
+        folder: Path,
+        *options: str,
+        store: Path | None = None,
+        watchdog: float = WATCHDOG_SECONDS,
+        prefix: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use.
+        """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use; `prefix`
+        are words before the daemon's command, of a program that becomes it in the end; `variables` are
+        added to its environment.
 
         A daemon that lives for more than `watchdog` seconds is killed.
         """
+        self.prefix = prefix
+        self.variables = variables
         self.watchdog = watchdog
         self.store = store or folder / "s.db"
         self.path = folder / "m"
@@ -104,12 +114,17 @@ class Mount:
         """Mount; returns when the mount serves.  AssertionError with the daemon's words if it ends."""
         assert self.process is None, "mounted already"
         options = options or self.options
-        command = [sys.executable, "-m", "commitfs", "mount", str(self.store), str(self.path), "-f"]
+        command = [*self.prefix, sys.executable, "-m", "commitfs", "mount"]
+        command += [str(self.store), str(self.path), "-f"]
         if options:
             command += ["-o", ",".join(options)]
         with self.stderr_path.open("ab") as stderr:
             self.process = subprocess.Popen(
-                command, env=environment(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+                command,
+                env=environment(self.variables),
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
             )
         self._watchdog = threading.Timer(self.watchdog, self._give_up)
         self._watchdog.daemon = True

@@ -1,5 +1,8 @@
 """Extents and pending contents against plain bytes (C1 to C3)."""
 
+from collections.abc import Iterator
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,3 +175,27 @@ def test_cut_in_the_middle_leaves_both_ends() -> None:
     pending.apply(tree, tree, log, INO, 0, log.place, crc32c)
     assert cut(tree, INO, 40, 60) == 20
     assert whole(tree, log, 100) == b"a" * 40 + bytes(20) + b"a" * 40
+
+
+class NoMemory:
+    """Data for which there is no memory."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        raise MemoryError
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 5), (5, 10), (15, 1000), (995, 5), (2000, 10), (0, 3000)])
+def test_a_write_without_memory_changes_nothing(offset: int, length: int) -> None:
+    pending = Pending(0)
+    for start in (10, 1000, 500):
+        pending.write(start, b"x" * 100)
+    before = list(pending.starts), [bytes(run) for _, run in pending.memory_runs()], pending.memory
+    with pytest.raises(MemoryError):
+        pending.write(offset, cast(bytes, NoMemory(length)))
+    assert (list(pending.starts), [bytes(run) for _, run in pending.memory_runs()], pending.memory) == before

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitfs.errors import CommitfsError
+from commitfs.errors import CommitfsError, CorruptError
 from commitfs.format.keys import ROOT_INO
 from commitfs.store.file import StoreFile
 from commitfs.vfs.api import SetAttr
@@ -115,6 +115,64 @@ async def test_the_settle_task_outlives_a_failed_sync(
             mock_clock.jump(2.0)
             await trio.testing.wait_all_tasks_blocked()
         assert await names(vfs, await lookup(vfs, b"d")) == []
+
+
+# Reads
+
+READ_CALLS = 60
+"""At least so many reads of the device are made to fail in turn."""
+
+
+async def read_all(vfs: Vfs, wanted: dict[bytes, bytes], commit: int) -> tuple[int, int]:
+    """Read every file in the live tree and in a commit: how many were whole, and how many were refused.
+    Anything but the right bytes or EIO fails the test."""
+    whole_files = refused = 0
+    for name, data in wanted.items():
+        for past in (False, True):
+            try:
+                root = (await vfs.lookup(COMMITS_INO, b"%08d" % commit, CTX)).ino if past else ROOT_INO
+                found = await vfs.lookup(root, name, CTX)
+                assert found.ino, name
+                assert await whole(vfs, found.ino) == data, (name, past)
+            except (CorruptError, InterruptedError):
+                refused += 1
+            else:
+                whole_files += 1
+    return whole_files, refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(Kind.ERROR, errno.EIO), (Kind.SHORT, errno.EIO), (Kind.ERROR, errno.EINTR)]
+)
+async def test_p7_each_read_fails_once_and_hides_nothing(
+    path: Path, disk: LimitedDisk, faults: Faults, failing: Opener, kind: Kind, code: int
+) -> None:
+    """Whoever reads then is told; the next read succeeds, and saving is not touched."""
+    wanted = {b"%d" % n: noise(3000 + 40_000 * (n % 4), n) for n in range(24)}
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        for name, data in wanted.items():
+            await save(vfs, name, data)
+        saved = newest(vfs)
+    calls = at = struck = 0
+    while at <= calls:
+        at += 1
+        async with open_vfs(path, opener=failing) as vfs:
+            faults.names, faults.kind, faults.errno = frozenset({"pread"}), kind, code
+            faults.calls, faults.at, faults.lasting = 0, at, False
+            faults.hit.clear()
+            _, refused = await read_all(vfs, wanted, saved)
+            calls = max(calls, faults.calls)
+            struck += bool(refused)
+            assert bool(refused) <= bool(faults.hit)
+            faults.heal()
+            assert await read_all(vfs, wanted, saved) == (2 * len(wanted), 0)
+            assert vfs.store.latched is None
+            wanted[b"0"] = b"%d" % at
+            await save(vfs, b"again", wanted[b"0"])
+            await vfs.rename(ROOT_INO, b"again", ROOT_INO, b"0", 0, CTX)
+            await vfs.settle()
+            saved = newest(vfs)
+    assert struck >= READ_CALLS
 
 
 # Looking into history
