@@ -19,7 +19,7 @@ MAX_BYTES = 4096
 
 OPS = (
     "write", "create", "mkdir", "symlink", "mknod", "link", "unlink", "rmdir", "rename",
-    "exchange", "setattr", "setxattr", "removexattr", "truncate",
+    "exchange", "setattr", "setxattr", "removexattr", "truncate", "lost",
 )  # fmt: skip
 """Append only: a change is stored as its index here."""
 _CODE = {name: code for code, name in enumerate(OPS)}

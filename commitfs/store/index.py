@@ -46,6 +46,15 @@ class Skips:
         """Newest last."""
         self._leap = False
 
+    @classmethod
+    def without_records(cls, commit_id: int) -> "Skips":
+        """After commit `commit_id`, which is not in this log, as is none before it."""
+        chain = []
+        while commit_id:
+            chain.append((commit_id, 0))
+            commit_id = skip_id(commit_id)
+        return cls(chain)
+
     def next(self) -> int:
         """Offset that the next commit's skip pointer holds; 0: none."""
         chain = self._chain

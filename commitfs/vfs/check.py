@@ -50,6 +50,7 @@ from commitfs.format.record import RECORD_SIZE, Record
 from commitfs.store.check import Finding, Seen, Severity
 from commitfs.store.store import Store
 from commitfs.store.tree import diff
+from commitfs.vfs.paths import joined, path_in
 
 Change = tuple[bytes, bytes | None, bytes | None]
 """(key, old value, new value)"""
@@ -173,30 +174,10 @@ class _CommitCheck:
             return None
 
     def _damage(self, message: str, *, ino: int = 0, name: bytes = b"", offset: int = -1) -> Finding:
-        path = self.path(ino) if ino else b""
+        path = path_in(self.tree, ino) if ino else b""
         if name:
-            path = path + b"/" + name if path else name
+            path = joined(path, name)
         return Finding(Severity.DAMAGE, self.commit, offset, path, message)
-
-    def path(self, ino: int) -> bytes:
-        """Path of an inode as far as it can be told; what cannot begins with its number."""
-        parts: list[bytes] = []
-        passed: list[int] = []
-        try:
-            while ino != ROOT_INO:
-                if len(passed) > 4096 or ino in passed:
-                    return b"<inode %d>" % passed[0]
-                passed.append(ino)
-                inode = self.inode(ino)
-                dentry = None if inode is None else self.dentry(inode.parent, inode.cookie)
-                if inode is None or dentry is None or dentry.ino != ino:
-                    parts.append(b"<inode %d>" % ino)
-                    break
-                parts.append(dentry.name)
-                ino = inode.parent
-        except CorruptError:
-            parts.append(b"<inode %d>" % ino)
-        return b"/".join(reversed(parts))
 
     def check_blob(self, blob: Blob, what: str) -> str | None:
         """What is wrong with bytes kept outside the tree."""
