@@ -9,6 +9,7 @@ from typing import Final
 from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError
 from commitfs.format.record import COMMIT, LOG_START, MAGIC, RECORD_SIZE, Record, parse, skip_id
+from commitfs.types import OFFSET_LIMIT
 
 _CACHED: Final = 4096
 _WINDOW: Final = 256 << 10
@@ -76,7 +77,8 @@ class Skips:
 
 class Index:
     """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet;
-    `report` is told, once for each place, what is damaged and was passed by."""
+    `report` is told, once for each place, what is damaged and was passed by; `size` tells where the file
+    ends; `copies` are records that slots hold too, by offset."""
 
     def __init__(
         self,
@@ -85,10 +87,14 @@ class Index:
         *,
         placed: Mapping[int, Record] | None = None,
         report: Callable[[str], None] = lambda message: None,
+        size: Callable[[], int] = lambda: OFFSET_LIMIT,
+        copies: Mapping[int, Record] | None = None,
     ) -> None:
         self._read = read
         self._placed = placed if placed is not None else {}
         self._report = report
+        self._size = size
+        self._copies = copies if copies is not None else {}
         self._reported: set[int] = set()
         self._store = store
         self._cache: OrderedDict[int, Record] = OrderedDict()
@@ -118,7 +124,10 @@ class Index:
                 return known
         found = parse(self._read(offset, RECORD_SIZE), native.crc32c)
         if found is None:
-            raise CorruptError(f"the record of commit {commit_id}", offset)
+            copy = self._copies.get(offset)
+            if copy is None or copy.id != commit_id:
+                raise CorruptError(f"the record of commit {commit_id}", offset)
+            return copy
         record = found.confirm(offset=offset, store=self._store, id=commit_id)
         self.remember(record)
         return record
@@ -212,10 +221,11 @@ class Index:
         if error.offset not in self._reported:
             self._reported.add(error.offset)
             self._report(f"{error}: run commitfs check")
-        end = error.offset
+        size = self._size()
+        end = min(error.offset, size) + 7 & ~7
         while end > LOG_START:
             start = max(end - _WINDOW, LOG_START)
-            window = as_far_as_readable(self._read, start, end - start + RECORD_SIZE - 8)
+            window = as_far_as_readable(self._read, start, min(end + RECORD_SIZE - 8, size) - start)
             at = window.rfind(MAGIC, 0, end - start + len(MAGIC) - 1)
             while at >= 0:
                 found = parse(window, native.crc32c, at) if not at % 8 else None

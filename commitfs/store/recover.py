@@ -6,7 +6,7 @@ first record.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,11 @@ class Found:
     no_writing: str = ""
     """Why a writer must not write here, other than damage."""
     lost_slots: bool = False
+
+    def copies(self) -> dict[int, Record]:
+        """Records of which the slots hold a copy, by their offsets."""
+        slots = [slot for slot in self.slots if isinstance(slot, Slot) and slot.store == self.slot.store]
+        return {slot.head.offset: slot.head for slot in slots if slot.head is not None}
 
 
 def look(file: StoreFile, path: str, report: Report) -> Found:
@@ -148,7 +153,7 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     if file.size() == 0:
         raise FormatError(f"{path} is empty, not a store")
     slots = read_slots(file)
-    number = _number_of_log(file)
+    number = number_of(file, slots)
     for at, seen in enumerate(slots):
         torn = isinstance(seen, Slot) and seen.earlier and not whole(file, seen)
         if torn or (isinstance(seen, Slot) and number not in (0, seen.store)):
@@ -186,9 +191,12 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     return found
 
 
-def _number_of_log(file: StoreFile) -> int:
-    """The store number that the first record says; 0 where there is none that can be read.  A slot of
-    another store, put there by whatever damaged the file, must not be believed."""
+def number_of(file: StoreFile, slots: Sequence[Slot | Unreadable]) -> int:
+    """The store number that both slots say, or else the first record; 0 where there is none that can be
+    read.  A slot of another store, put there by whatever damaged the file, must not be believed."""
+    told = {slot.store for slot in slots if isinstance(slot, Slot)}
+    if len(told) == 1 and not any(isinstance(slot, Unreadable) for slot in slots):
+        return told.pop()
     try:
         first = parse(file.pread(RECORD_SIZE, LOG_START), native.crc32c)
     except OSError as error:
@@ -360,4 +368,4 @@ def _mend_slots(file: StoreFile, found: Found) -> None:
         found.slots[at] = found.slot = slot
 
 
-__all__ = ["Found", "Report", "look", "read_slots", "recover"]
+__all__ = ["Found", "Report", "look", "number_of", "read_slots", "recover"]

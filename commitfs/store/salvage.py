@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from commitfs.errors import CorruptError, FormatError
-from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Record, WalkState
+from commitfs.format.record import COMMIT, LOG_START, RECORD_SIZE, Candidate, Record, WalkState
 from commitfs.format.slot import Slot, Unreadable, newest
 from commitfs.store.file import StoreFile, open_file
-from commitfs.store.recover import Found, read_slots
+from commitfs.store.recover import Found, number_of, read_slots
 from commitfs.store.search import all_records
 from commitfs.store.store import Store
 
@@ -28,6 +28,14 @@ def commits_in(store: Store) -> Iterator[Record]:
         if last is None or 0 < record.id - last.id <= (record.offset - last.offset) // RECORD_SIZE:
             yield record
             last = record
+
+
+def first_before(store: Store, first: Record) -> int:
+    """Id of the commit before the oldest of a store whose first record that is left is `first`: as the slots
+    tell it, unless there is no room for so many commits."""
+    oldest = int(store.oldest_id)
+    fits = 0 < oldest <= first.id <= oldest + (first.offset - LOG_START) // RECORD_SIZE
+    return (oldest if fits else first.id) - 1
 
 
 def _with_slots(store: Store) -> Iterator[Record]:
@@ -69,6 +77,13 @@ def open_damaged(
         raise
 
 
+def _oldest(first: Candidate) -> tuple[int, int]:
+    """Id and offset of a store's oldest commit, the first of those left being `first`."""
+    if first.prev and first.id <= (first.offset - LOG_START) // RECORD_SIZE + 1:
+        return 1, LOG_START
+    return first.id, first.offset
+
+
 def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
     def read(offset: int, length: int) -> bytes:
         try:
@@ -80,12 +95,13 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
         return data
 
     size = file.size()
-    counts = Counter(found.store for found in all_records(read, size))
-    if not counts:
-        counts.update(slot.store for slot in slots if isinstance(slot, Slot) and slot.head is not None)
-    if not counts:
-        raise FormatError(f"{path} has nothing of a store in it")
-    number = counts.most_common(1)[0][0]
+    number = number_of(file, slots)
+    if not number:
+        counts = Counter(found.store for found in all_records(read, size))
+        counts.update(slot.store for slot in slots if isinstance(slot, Slot))
+        if not counts:
+            raise FormatError(f"{path} has nothing of a store in it")
+        number = counts.most_common(1)[0][0]
     ours = [slot if isinstance(slot, Slot) and slot.store == number else Unreadable.DAMAGED for slot in slots]
     slot = newest(ours)
     last = slot.head if slot is not None else None
@@ -94,7 +110,7 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
     for found in all_records(read, size, number):
         end = max(end, found.end)
         if found.kind == COMMIT:
-            oldest = oldest if oldest[0] else (found.id, found.offset)
+            oldest = oldest if oldest[0] else _oldest(found)
             if last is None or found.offset >= last.offset:
                 last = Record._make(found)
     if slot is None or not slot.oldest_id:
@@ -105,4 +121,4 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
     return Found(slots, slot, state, last)
 
 
-__all__ = ["commits_in", "open_damaged"]
+__all__ = ["commits_in", "first_before", "open_damaged"]

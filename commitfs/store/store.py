@@ -72,6 +72,8 @@ class Store:
             found.slot.store,
             placed=self.log.placed if self.log is not None else None,
             report=self._report,
+            size=lambda: self.file.size(),
+            copies=found.copies(),
         )
         self.nodes = Nodes(self)
 

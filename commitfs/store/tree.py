@@ -85,8 +85,9 @@ class Tree:
     def scan(self, lo: bytes, hi: bytes | None = None) -> Iterator[Entry]:
         """Entries with lo <= key < hi, ascending."""
         key, beyond = lo, 0
+        bound, bound_size = (ffi.NULL, 0) if hi is None else (hi, len(hi))
         while True:
-            while (size := _forward(self._tree, key, len(key), beyond)) < 0:
+            while (size := _forward(self._tree, key, len(key), beyond, bound, bound_size)) < 0:
                 self._load(size)
             if size == 0:
                 return
@@ -107,7 +108,7 @@ class Tree:
     def scan_back(self, hi: bytes, lo: bytes = b"") -> Iterator[Entry]:
         """Entries with lo <= key < hi, descending."""
         while True:
-            while (size := _backward(self._tree, hi, len(hi))) < 0:
+            while (size := _backward(self._tree, hi, len(hi), lo, len(lo))) < 0:
                 self._load(size)
             if size == 0:
                 return

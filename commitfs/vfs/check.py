@@ -45,11 +45,11 @@ from commitfs.format.keys import (
     split_key,
     type_range,
 )
-from commitfs.format.node import NO_ROOT
+from commitfs.format.node import KEY_MAX, NO_ROOT
 from commitfs.format.record import RECORD_SIZE, Record
 from commitfs.store.check import Finding, Seen, Severity
 from commitfs.store.store import Store
-from commitfs.store.tree import diff
+from commitfs.store.tree import diff, readable
 from commitfs.vfs.paths import joined, path_in
 
 Change = tuple[bytes, bytes | None, bytes | None]
@@ -121,19 +121,8 @@ class _CommitCheck:
 
     def _readable(self) -> Iterator[Change]:
         """All of the tree that can be read, as if it were new."""
-        lo, step = b"", 1
-        while True:
-            try:
-                for key, value in self.tree.scan(lo):
-                    yield key, None, value
-                    lo, step = key + b"\0", 1
-                return
-            except CorruptError:
-                # No telling how many keys are missing: go on at ever later inodes.
-                ino = int.from_bytes(lo[:8], "big") + step
-                if ino >= 1 << 64:
-                    return
-                lo, step = ino.to_bytes(8, "big"), step * 2
+        everything = readable(self.store.nodes, self.tree.root, b"", b"\xff" * KEY_MAX, lambda *gap: None)
+        return ((key, None, value) for key, value in everything)
 
     def _groups(self, changes: Iterator[Change]) -> Iterator[Finding]:
         for ino, group in groupby(self._known(changes), key=lambda change: split_key(change[0])[0]):
@@ -318,6 +307,10 @@ class _InodeCheck:
             left = next(self.c.tree.scan(*inode_range(self.ino)), None)
             if left is not None:
                 yield self._wrong("the inode is gone, something of it is left")
+            if old is not None and old.parent:
+                dentry = self.c.dentry(old.parent, old.cookie)
+                if dentry is not None and dentry.ino == self.ino:
+                    yield self._wrong(f"the inode of a name in directory {old.parent} is gone")
             return
         if self.c.whole:
             yield from self._check_counts(new, old)

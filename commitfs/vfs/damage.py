@@ -29,7 +29,7 @@ from commitfs.format.keys import (
 from commitfs.format.node import Root
 from commitfs.format.record import Record
 from commitfs.store.check import Finding, Seen, Severity
-from commitfs.store.salvage import commits_in
+from commitfs.store.salvage import commits_in, first_before
 from commitfs.store.store import Store
 from commitfs.store.tree import Tree, readable
 from commitfs.vfs.paths import joined, path_in
@@ -37,6 +37,8 @@ from commitfs.vfs.paths import joined, path_in
 DIR_KIND = stat.S_IFDIR >> 12
 Range = tuple[bytes, bytes | None]
 """Keys from the first on, below the second (None: all above)."""
+Gap = tuple[int, Range]
+"""Offset of a node that cannot be read, and the keys that may be in it."""
 
 
 class Damaged(NamedTuple):
@@ -79,14 +81,16 @@ class _Damage:
         self._seen = Seen()
         self._tainted: set[tuple[int, int]] = set()
         """Nodes that are damaged, or have something below them that is."""
-        self._gaps: dict[tuple[int, ...], list[tuple[int, bytes]]] = {}
-        """What each set of damaged nodes hides, by their offsets: directory, and name in it or b""."""
+        self._gaps: dict[frozenset[Gap], list[tuple[int, bytes]]] = {}
+        """What each set of damaged nodes hides: directory, and name in it or b""."""
 
     def run(self) -> Iterator[tuple[int, bool, tuple[bytes, ...]]]:
         """(commit, lost, paths) of each one that is not sound."""
         last = 0
         for record in commits_in(self.store):
-            for commit in range(last + 1 if last else record.id, record.id):
+            if not last:
+                last = first_before(self.store, record)
+            for commit in range(last + 1, record.id):
                 yield commit, True, ()
             last = record.id
             paths = self._paths(record)
@@ -107,7 +111,7 @@ class _Damage:
             return set()
         tree = self.store.tree(record)
         inodes: set[int] = set()
-        gaps: list[tuple[int, Range]] = []
+        gaps: list[Gap] = []
         if not _reads(self.store, tree, ROOT_INO):
             return None
         self._collect(record.root, b"", None, inodes, gaps)
@@ -115,12 +119,17 @@ class _Damage:
         for ino in inodes:
             paths.update(_names_of(self.store, tree, ino))
         if gaps:
-            key = tuple(sorted(offset for offset, _ in gaps))
+            key = frozenset(gaps)
             if key not in self._gaps:
                 self._gaps[key] = list(_hidden(self.store, tree, [bounds for _, bounds in gaps]))
             for directory, name in self._gaps[key]:
                 base = path_in(tree, directory)
                 paths.add(joined(base, name) if name else base)
+            # What is in a node that commits share is the same in all of them, but for those at its edges.
+            for edge in {key for _, bounds in gaps for key in bounds if key}:
+                ino = int.from_bytes(edge[:8].ljust(8, b"\0"), "big")
+                if _has_inode(tree, ino) and not _reads(self.store, tree, ino):
+                    paths.update(_names_of(self.store, tree, ino))
         return paths
 
     def _has_damage(self, at: Root) -> bool:
@@ -162,9 +171,7 @@ class _Damage:
             return True
         return isinstance(blob, Blob) and blob.offset in self.places
 
-    def _collect(
-        self, at: Root, low: bytes, high: bytes | None, inodes: set[int], gaps: list[tuple[int, Range]]
-    ) -> None:
+    def _collect(self, at: Root, low: bytes, high: bytes | None, inodes: set[int], gaps: list[Gap]) -> None:
         """Inodes with something damaged, and nodes that are, below a node with damage."""
         try:
             entries = self.store.nodes.entries(at)
@@ -220,6 +227,13 @@ def _hidden(store: Store, tree: Tree, gaps: list[Range]) -> Iterator[tuple[int, 
                 waiting.append(dentry.ino)
         if holes:
             yield directory, b""
+
+
+def _has_inode(tree: Tree, ino: int) -> bool:
+    try:
+        return tree.get(inode_key(ino)) is not None
+    except CorruptError:
+        return False
 
 
 def _reads(store: Store, tree: Tree, ino: int) -> bool:

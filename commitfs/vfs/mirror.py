@@ -13,7 +13,7 @@ or has a whole copy of what was damaged.
 """
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from commitfs.errors import CorruptError
@@ -99,6 +99,8 @@ class Step(Values):
         """(directory, cookie, inode) of names put."""
         self._nameless: list[int] = []
         """Inodes a name of which may have been taken away by what is left out."""
+        self._brought: list[int] = []
+        """Inodes put, some of whose names may not be there."""
         self._moved: dict[int, list[int]] = {}
         """Entries and subdirectories more than before, of each directory whose names changed."""
 
@@ -106,7 +108,7 @@ class Step(Values):
         self._inode_now(ROOT_INO)
         changes = diff(self.source.nodes, self.old.root, self.now.root, gap_a=self._old_gap, gap_b=self._gap)
         again = set()
-        for ino, group in groupby(changes, key=lambda change: split_key(change[0])[0]):
+        for ino, group in groupby(self._known(changes), key=lambda change: split_key(change[0])[0]):
             if ino == 0:
                 self._common(group)
             elif ino in self.lost:
@@ -116,6 +118,8 @@ class Step(Values):
             else:
                 self._bring_changes(ino, list(group))
         self._look_at_gaps()
+        if self._gaps or self._suspects or self.fewer:
+            self._nameless += self._brought
         for ino in sorted(self._suspects):
             self._again(ino)
         for ino in sorted(again):
@@ -143,6 +147,17 @@ class Step(Values):
     def _old_gap(self, low: bytes, high: bytes | None, why: CorruptError) -> None:
         self._healed = True
         self._gap(low, high, why)
+
+    def _known(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """Without what seems to be gone because the node that would have it cannot be read."""
+        for change in changes:
+            key, _, value = change
+            if value is not None or not any(
+                low <= key and (high is None or key < high) for low, high in self._gaps
+            ):
+                yield change
+            elif ino := split_key(key)[0]:
+                self._suspects.add(ino)
 
     def _common(self, group: Iterable[Change]) -> None:
         for key, _, value in group:
@@ -187,8 +202,7 @@ class Step(Values):
         self.tree.put(inode_key(ino), encode_inode(inode._replace(changed=self.commit)))
         if stat.S_ISDIR(inode.mode):
             self._moved.setdefault(ino, [0, 0])
-        elif ino in self.fewer:
-            self._nameless.append(ino)
+        self._brought.append(ino)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -235,7 +249,7 @@ class Step(Values):
     def _relink(self, ino: int) -> None:
         """See to it that an inode knows the names that lead to it, and no others."""
         value = self.tree.get(inode_key(ino))
-        if value is None:
+        if value is None or ino == ROOT_INO:
             return
         inode = decode_inode(value)
         links = self._links(ino, inode)
@@ -275,6 +289,19 @@ class Step(Values):
     def _leads_to(self, place: tuple[int, int], ino: int) -> bool:
         value = self.tree.get(dentry_key(*place))
         return value is not None and decode_dentry(value).ino == ino
+
+    def _path_of(self, place: tuple[int, int]) -> bytes:
+        value = self.tree.get(dentry_key(*place))
+        assert value is not None
+        return joined(path_in(self.tree, place[0]), decode_dentry(value).name)
+
+    def _names_now(self, place: tuple[int, int], ino: int) -> bool:
+        """False where the source tells that the name does not lead there any more."""
+        try:
+            value = self.now.get(dentry_key(*place))
+            return value is not None and decode_dentry(value).ino == ino
+        except CorruptError:
+            return True
 
     # -- what is damaged -------------------------------------------------------------------------
 
@@ -422,6 +449,8 @@ class Step(Values):
             inode = decode_inode(value)
             for place in self._links(ino, inode):
                 if self._leads_to(place, ino):
+                    if self._names_now(place, ino):
+                        self._report_path(self._path_of(place), "lost")
                     self._set_name(*place, None, stone=True)
         for key, held in list(self.tree.scan(*inode_range(ino))):
             if split_key(key)[1] == DENTRY:

@@ -12,12 +12,12 @@ from commitfs.errors import CorruptError, NotFoundError
 from commitfs.format.extent import decode_extent
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Blob, decode_inode, decode_xattr
-from commitfs.format.keys import EXTENT, INODE, XATTR, split_key
+from commitfs.format.keys import EXTENT, INODE, ROOT_INO, XATTR, inode_key, split_key
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
 from commitfs.native import crc32c
 from commitfs.store.make import new_file, new_image, write_file
-from commitfs.store.salvage import commits_in
+from commitfs.store.salvage import commits_in, first_before
 from commitfs.store.store import Store
 from commitfs.store.tree import diff
 from commitfs.types import Buffer
@@ -111,13 +111,14 @@ class _Salvage:
         for record in commits_in(self.source):
             if self.progress is not None:
                 self.progress(min(record.offset, end), end)
-            if newest:
-                for missing in range(newest + 1, record.id):
-                    self._lose(missing, "its record is lost")
+            newest = newest or first_before(self.source, record)
+            for missing in range(newest + 1, record.id):
+                self._lose(missing, "its record is lost")
             newest = record.id
             if record.root == NO_ROOT:
                 continue  # as a salvage before this one left it
             try:
+                self._look_at_root(record)
                 self._bring(record)
             except CorruptError as error:
                 self._lose(record.id, str(error))
@@ -128,6 +129,12 @@ class _Salvage:
     def _lose(self, commit: int, why: str) -> None:
         self.gone += 1
         self.lost(Loss(commit, b"", why))
+
+    def _look_at_root(self, record: Record) -> None:
+        value = self.source.tree(record).get(inode_key(ROOT_INO))
+        if value is None:
+            raise CorruptError("it has no root directory")
+        decode_inode(value)
 
     # -- one commit ------------------------------------------------------------------------------
 
