@@ -82,6 +82,8 @@ def _check(name: str, as_json: bool) -> int:
 @contextmanager
 def _opened(name: str) -> Iterator[tuple[Store, list[Finding]]]:
     """The store, opened in whatever way it can be, and why not in the ordinary way."""
+    import os
+
     from commitfs.cli.stores import given, reading, store_path
     from commitfs.errors import CorruptError, FormatError
     from commitfs.store.check import Finding, Severity
@@ -94,7 +96,7 @@ def _opened(name: str) -> Iterator[tuple[Store, list[Finding]]]:
     except (CorruptError, FormatError) as error:
         why = error
     try:
-        store = open_damaged(store_path(given(name, "STORE")))
+        store = open_damaged(os.fsdecode(store_path(given(name, "STORE"))))
     except FormatError:
         raise why from None
     try:

@@ -88,6 +88,8 @@ def decode_facts(block: bytes, crc32c: Callable[[Buffer], int]) -> Facts:
         raise CorruptError("facts of a commit are damaged")
     _, _, clock_ns, uid, pid, count, truncated, plen = _HEAD.unpack_from(block)
     at = _HEAD.size + plen
+    if at > len(block) - _CRC.size:
+        raise CorruptError("facts of a commit are damaged")
     changes: list[Change] = []
     try:
         for _ in range(count):

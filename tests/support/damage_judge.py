@@ -51,8 +51,8 @@ def compare(commit: int, expected: View, view: View, unreadable: set[bytes], ver
 
 
 def judge(made: Original, image: bytes, changed: Ranges, *, sample: int = 1, turn: int = 0) -> Verdict:
-    """Find every commit, read all paths of those the damage touches and of one in `sample` of the others (which
-    ones goes by `turn`), and check the store."""
+    """Find every commit, read all paths of those the damage touches and of one in `sample` of the others
+    (which ones goes by `turn`), and check the store."""
     verdict = Verdict([], [], [], False)
     touched = made.touched(changed)
     disk = MemoryDisk(image)
