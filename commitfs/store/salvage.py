@@ -63,13 +63,13 @@ def open_damaged(
 
     Its head is the newest commit found, its published end where the last record says it ends.  Takes time
     for each record, and for each byte behind damage.  UsageError: missing, a directory.  FormatError: of a
-    newer format, or nothing of a store is left in it.
+    newer format, or no commit is left in it.
     """
     path = os.fspath(path)
     file = opener(path, False)
     try:
         slots = read_slots(file)
-        if Unreadable.NEWER in slots:
+        if Unreadable.NEWER in slots or slots == [Unreadable.UNKNOWN] * 2:
             raise FormatError(f"{path} is of a newer format: it takes a newer version of commitfs")
         return Store(path, file, _found(path, file, slots), None, opener, lambda message: None)
     except BaseException:
@@ -99,9 +99,7 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
     if not number:
         counts = Counter(found.store for found in all_records(read, size))
         counts.update(slot.store for slot in slots if isinstance(slot, Slot))
-        if not counts:
-            raise FormatError(f"{path} has nothing of a store in it")
-        number = counts.most_common(1)[0][0]
+        number = max(counts, key=counts.__getitem__, default=0)
     ours = [slot if isinstance(slot, Slot) and slot.store == number else Unreadable.DAMAGED for slot in slots]
     slot = newest(ours)
     last = slot.head if slot is not None else None
@@ -113,10 +111,12 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
             oldest = oldest if oldest[0] else _oldest(found)
             if last is None or found.offset >= last.offset:
                 last = Record._make(found)
+    if last is None:
+        raise FormatError(f"{path} has nothing of a store in it")
     if slot is None or not slot.oldest_id:
         uuid = number.to_bytes(8, "little") * 2
         slot = Slot(0, number, uuid, 8 if slot is None else slot.align, *oldest, None)
-    state = WalkState.at_start(number) if last is None else WalkState.after(last)
+    state = WalkState.after(last)
     state.offset = end
     return Found(slots, slot, state, last)
 
