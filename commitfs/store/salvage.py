@@ -111,7 +111,7 @@ def _found(path: str, file: StoreFile, slots: list[Slot | Unreadable]) -> Found:
             oldest = oldest if oldest[0] else _oldest(found)
             if last is None or found.offset >= last.offset:
                 last = Record._make(found)
-    if last is None:
+    if last is None or size < LOG_START:
         raise FormatError(f"{path} has nothing of a store in it")
     if slot is None or not slot.oldest_id:
         uuid = number.to_bytes(8, "little") * 2
