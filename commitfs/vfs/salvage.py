@@ -258,7 +258,7 @@ class _Salvage:
 
 def _told(made: Facts, losses: list[tuple[bytes, str]]) -> Facts:
     lost = tuple(Change("lost", path) for path, _ in losses)
-    return made._replace(changes=lost + made.changes) if lost else made
+    return made._replace(changes=(*lost, *made.changes)) if lost else made
 
 
 __all__ = ["Loss", "Salvaged", "salvage"]
