@@ -16,9 +16,10 @@ from commitfs.store.index import Index, Skips
 from commitfs.store.log import Entry, Log, Ticket
 from commitfs.store.make import make_file, new_image
 from commitfs.store.nodes import Nodes
-from commitfs.store.recover import Found, follow, look, recover
+from commitfs.store.recover import Found, look, recover
 from commitfs.store.tree import Tree
 from commitfs.store.txn import BYTES_LIMIT, Txn
+from commitfs.store.walk import follow
 from commitfs.types import OFFSET_LIMIT, CommitId
 
 _SLACK: Final = 64 << 10
@@ -57,6 +58,7 @@ class Store:
         self._superseded: list[StoreFile] = []
         self._refused: Exception | None = None
         self._skips: Skips | None = None
+        self._first_id = 1
         self._adopt_found(found)
 
     def _adopt_found(self, found: Found) -> None:
@@ -71,6 +73,8 @@ class Store:
             found.slot.store,
             placed=self.log.placed if self.log is not None else None,
             report=self._report,
+            size=lambda: self.file.size(),
+            copies=found.copies(),
         )
         self.nodes = Nodes(self)
 
@@ -173,7 +177,7 @@ class Store:
     @property
     def next_id(self) -> CommitId:
         head = self.head
-        return CommitId(head.id + 1 if head is not None else 1)
+        return CommitId(head.id + 1 if head is not None else self._first_id)
 
     @property
     def oldest_id(self) -> CommitId:
@@ -341,7 +345,12 @@ class Store:
             surplus = self._begin_surplus(log, expect - BYTES_LIMIT)
         else:
             log.tail.reserve(log.placed_end + expect + _SLACK)
-        return Txn(log, self._skips, surplus)
+        return Txn(log, self._skips, surplus, self.next_id)
+
+    def number_from(self, commit_id: int) -> None:
+        """Give the first commit of a store that has none this id, since it goes on where another ended."""
+        self._first_id = commit_id
+        self._skips = Skips.without_records(commit_id - 1)
 
     def _begin_surplus(self, log: Log, nbytes: int) -> Entry:
         end = log.stage_end(nbytes + STAGE_ALIGN)
