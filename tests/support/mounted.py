@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
+PROGRAM = ("-m", "commitfs")
 
 # Only commit points, looks into history and the unmount commit then: counts are exact however
 # slow the machine is.
@@ -72,13 +73,20 @@ class Mount:
     """A store in `folder`/s.db, mounted at `folder`/m by a daemon that is this process's child."""
 
     def __init__(
-        self, folder: Path, *options: str, store: Path | None = None, watchdog: float = WATCHDOG_SECONDS
+        self,
+        folder: Path,
+        *options: str,
+        store: Path | None = None,
+        watchdog: float = WATCHDOG_SECONDS,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use.
 
-        A daemon that lives for more than `watchdog` seconds is killed.
+        A daemon that lives for more than `watchdog` seconds is killed.  `program`: the interpreter's
+        arguments for a commitfs that is not as it should be.
         """
         self.watchdog = watchdog
+        self.program = program
         self.store = store or folder / "s.db"
         self.path = folder / "m"
         self.options = options
@@ -102,15 +110,8 @@ class Mount:
 
     def start(self, *options: str) -> None:
         """Mount; returns when the mount serves.  AssertionError with the daemon's words if it ends."""
-        assert self.process is None, "mounted already"
-        options = options or self.options
-        command = [sys.executable, "-m", "commitfs", "mount", str(self.store), str(self.path), "-f"]
-        if options:
-            command += ["-o", ",".join(options)]
-        with self.stderr_path.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                command, env=environment(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
-            )
+        self._spawn(*options)
+        assert self.process is not None
         self._watchdog = threading.Timer(self.watchdog, self._give_up)
         self._watchdog.daemon = True
         self._watchdog.start()
@@ -119,6 +120,23 @@ class Mount:
                 self._forget_process()
                 raise AssertionError(f"the daemon ended: {self.stderr_text()}")
             time.sleep(0.005)
+
+    def start_and_kill(self, seconds: float) -> None:
+        """Begin to mount, and kill the daemon after so long, wherever it is by then."""
+        self._spawn()
+        time.sleep(seconds)
+        self.kill9()
+
+    def _spawn(self, *options: str) -> None:
+        assert self.process is None, "mounted already"
+        options = options or self.options
+        command = [sys.executable, *self.program, "mount", str(self.store), str(self.path), "-f"]
+        if options:
+            command += ["-o", ",".join(options)]
+        with self.stderr_path.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command, env=environment(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+            )
 
     def _serves(self) -> bool:
         # statvfs fails on a dead mount, where lstat and ismount still succeed.
@@ -197,9 +215,14 @@ class Mount:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGUSR1)  # its stacks, if it prints them; its end otherwise
         time.sleep(1)
-        process.kill()
+        self.abort()
+
+    def abort(self) -> None:
+        """Free whoever waits for the daemon, even where it hangs beyond a signal; it is dead then."""
+        assert self.process is not None, "not mounted"
+        self.process.kill()
         try:
-            process.wait(timeout=10)
+            self.process.wait(timeout=10)
             return  # its connection is gone, and the number may be another's by now
         except subprocess.TimeoutExpired:
             pass
