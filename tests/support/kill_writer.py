@@ -9,7 +9,7 @@ on stdout, all JSON:
     ["make"]             make the folder, durable            null
     ["look", STATE]      compare the folder, live and in     [difference, …]
                          the newest commit
-    ["work", SEED]       save until a call fails             name of the error
+    ["work", SEED]       save until a call fails             [name of the error, where]
 
 STATE maps names to [size, digest].  The journal has two lines for each step that changes what the
 next commit holds: ``[number, durable, {name: [size, digest] or null}]`` before the call and
@@ -25,6 +25,7 @@ import os
 import random
 import struct
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,7 +86,7 @@ class Writer:
             self.contents = contents
         return differences
 
-    def work(self, seed: str) -> str:
+    def work(self, seed: str) -> tuple[str, str]:
         self.random = random.Random(seed)
         acts: dict[Callable[[], None], int] = {
             self.save: 6,
@@ -104,7 +105,10 @@ class Writer:
             while True:
                 self.random.choices(list(acts), list(acts.values()))[0]()
         except OSError as error:
-            return errno.errorcode[error.errno or 0]
+            where = " ".join(
+                f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+            )
+            return errno.errorcode[error.errno or 0], where
         finally:
             self.held = None
             for fd in self.open_files:

@@ -230,9 +230,12 @@ class OneStore:
             time.sleep(0.001)
         time.sleep(self.random.uniform(0, 0.01))
         mount.kill9()
-        for ledger, error in zip(writers.ledgers, writers.answers(), strict=True):
+        for ledger, (error, where) in zip(writers.ledgers, writers.answers(), strict=True):
             if error not in DEAD:
-                raise Wrong(OPEN, f"{ledger.folder} was stopped by {error}, not by the kill")
+                said = mount.stderr_text()
+                raise Wrong(
+                    OPEN, f"{ledger.folder} was stopped by {error} in {where}, not by the kill: {said}"
+                )
 
     def _compare(self) -> None:
         before, compared = sum(ledger.returned for ledger in self.writers.ledgers), self.history.compared
