@@ -123,6 +123,8 @@ async def _life(plan: Plan, ready: Ready, control: Control) -> None:
                 ),
             )
         )
+        if committer is not None:
+            committer.others_come = session.requests_wait
         stack.push_async_exit(_LastCommit(vfs))
         await background.start(vfs.run)
         mount = mounted_at(plan.mountpoint)

@@ -3,7 +3,7 @@
 They serve `log` and the xattrs of a commit's directory; the tree alone decides what a commit holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -41,37 +41,30 @@ class Facts(NamedTuple):
     uid: int
     pid: int
     program: bytes
-    changes: tuple[Change, ...]
+    changes: Sequence[Change]
     truncated: bool = False
 
 
 def encode_facts(facts: Facts, crc32c: Callable[[Buffer], int]) -> bytes:
-    program = facts.program[:255]
-    parts: list[bytes] = []
+    clock_ns, uid, pid, program, changes, truncated = facts
+    program = program[:255]
+    parts = []
     room = MAX_BYTES - _HEAD.size - len(program) - _CRC.size
-    truncated = facts.truncated
-    for change in facts.changes:
-        if len(change.path) > 65535 or len(change.source) > 65535:
+    for op, path, size, source in changes:
+        if len(path) > 65535 or len(source) > 65535:
             truncated = True
             continue
-        size = -1 if change.size is None else change.size
-        part = (
-            _CHANGE.pack(_CODE[change.op], len(change.path), len(change.source), size)
-            + change.path
-            + change.source
-        )
+        part = _CHANGE.pack(_CODE[op], len(path), len(source), -1 if size is None else size) + path + source
         room -= len(part)
         if room < 0:
             truncated = True
             break
         parts.append(part)
-    body = b"".join(parts)
-    length = _HEAD.size + len(program) + len(body) + _CRC.size
-    head = _HEAD.pack(
-        MAGIC, length, facts.clock_ns, facts.uid, facts.pid, len(parts), truncated, len(program)
-    )
-    block = head + program + body
-    return block + _CRC.pack(crc32c(block))
+    body = program + b"".join(parts)
+    length = _HEAD.size + len(body) + _CRC.size
+    head = _HEAD.pack(MAGIC, length, clock_ns, uid, pid, len(parts), truncated, len(program))
+    block = head + body
+    return block + crc32c(block).to_bytes(4, "little")
 
 
 def facts_length(start: Buffer) -> int:

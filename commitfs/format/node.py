@@ -5,7 +5,7 @@ The codec here is the reference that tests hold against the one in C, which is w
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from commitfs.errors import CorruptError
 
@@ -28,8 +28,7 @@ STORED_MAX = _HEADER.size + BODY_MAX
 Entry = tuple[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """Pointer to a node; to the topmost, it is a whole tree."""
 
     offset: int

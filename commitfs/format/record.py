@@ -135,11 +135,20 @@ def seal(
     record: Record, *, session: int, flags: int, synced: int, chain: int, checksum: Checksum
 ) -> tuple[Record, bytes]:
     """The placed record completed for its write, and its bytes."""
-    kind, _, offset, id_, store, _, length, bytes_crc, _, *rest = record[:18]
-    values = (kind, flags, offset, id_, store, session, length, bytes_crc, synced, *rest)
-    body = _BODY.pack(MAGIC, VERSION, *values, 0, chain)
+    (
+        kind, _, offset, id_, store, _, length, bytes_crc, _, prev, skip,
+        parent, parent_id, root_offset, word, root_crc, time_ns, branch, _, _,
+    ) = record  # fmt: skip
+    body = _BODY.pack(
+        MAGIC, VERSION, kind, flags, offset, id_, store, session, length, bytes_crc, synced, prev, skip,
+        parent, parent_id, root_offset, word, root_crc, time_ns, branch, 0, chain,
+    )  # fmt: skip
     crc = checksum(body)
-    return Record._make((*values, chain, crc)), body + crc.to_bytes(4, "little")
+    sealed = (
+        kind, flags, offset, id_, store, session, length, bytes_crc, synced, prev, skip,
+        parent, parent_id, root_offset, word, root_crc, time_ns, branch, chain, crc,
+    )  # fmt: skip
+    return Record._make(sealed), body + crc.to_bytes(4, "little")
 
 
 def skip_id(commit_id: int) -> int:

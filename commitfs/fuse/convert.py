@@ -2,7 +2,7 @@
 
 import pyfuse3
 
-from commitfs.vfs.api import Attr, Ctx, Opened, SetAttr, StatFs
+from commitfs.vfs.api import MISSING, Attr, Ctx, Opened, SetAttr, StatFs
 
 
 def asker(ctx: pyfuse3.RequestContext) -> Ctx:
@@ -14,6 +14,8 @@ def entry(attr: Attr) -> pyfuse3.EntryAttributes:
 
     pyfuse3 sets a block size of 4096 and a generation of 0 by itself.
     """
+    if attr is MISSING:
+        return _MISSING
     out = pyfuse3.EntryAttributes()
     (
         out.st_ino,
@@ -31,6 +33,9 @@ def entry(attr: Attr) -> pyfuse3.EntryAttributes:
         out.attr_timeout,
     ) = attr
     return out
+
+
+_MISSING = entry(Attr(*MISSING))
 
 
 def changes(attr: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields) -> SetAttr:

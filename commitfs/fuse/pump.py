@@ -10,8 +10,10 @@ pyfuse3 looks up all it uses of trio in its own module, so that pyfuse3.asyncio 
 there; `install` does the same.
 
 Rules that keep others alive:
-  F3  Awake only while no handler waits for anything (`idle`): else whatever it waits for comes first.
-  F4  Not longer than TURN_NS without a turn of the event loop, however fast requests come.
+  F3  Awake without a request only while no handler waits for anything (`idle`): else whatever it waits for
+      comes first.
+  F4  Not longer than TURN_NS without a turn of the event loop, however fast requests come.  While it is awake
+      a turn costs nobody anything, and is taken after IDLE_TURN_NS already.
   F5  Each look gives the processor away, should somebody be waiting for it.
 """
 
@@ -27,8 +29,10 @@ import trio
 
 AWAKE_NS = 20_000
 """A client's next request follows its last answer within this time, or is none of the same save."""
-TURN_NS = 100_000
-"""Longest time between two turns of the event loop."""
+TURN_NS = 500_000
+"""Longest time between two turns of the event loop while requests come without a pause."""
+IDLE_TURN_NS = 300_000
+"""The same where there is a pause."""
 
 
 class ReadLock:
@@ -68,23 +72,37 @@ class Pump:
         self._clock = clock
         self._looks: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
         self._turned = clock()
+        self._fd = -1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio.lowlevel, name)
 
     async def wait_readable(self, fd: int) -> None:
         clock = self._clock
+        self._fd = fd
+        look = self._looks.get(fd) or self._look(fd)
         now = clock()
-        if now - self._turned < TURN_NS and self._idle():
-            look = self._looks.get(fd) or self._look(fd)
-            until = now + AWAKE_NS
-            while now < until:
-                if look(0):
+        until = 0
+        while True:
+            if look(0):
+                if now - self._turned < TURN_NS:
                     return
-                os.sched_yield()
-                now = clock()
+            elif not self._idle() or 0 < until <= now:
+                break
+            if now - self._turned >= IDLE_TURN_NS:
+                await trio.lowlevel.checkpoint()
+                self._turned = now = clock()
+                continue
+            until = until or now + AWAKE_NS
+            os.sched_yield()
+            now = clock()
         await trio.lowlevel.wait_readable(fd)
         self._turned = clock()
+
+    def waiting(self) -> bool:
+        """Whether a request has come that nobody has read."""
+        look = self._looks.get(self._fd)
+        return look is not None and bool(look(0))
 
     def _look(self, fd: int) -> Callable[[int], list[tuple[int, int]]]:
         poll = select.poll()
@@ -104,7 +122,7 @@ class _Trio:
         return getattr(trio, name)
 
 
-def install(idle: Callable[[], bool]) -> Callable[[], None]:
+def install(pump: Pump) -> Callable[[], None]:
     """Have pyfuse3 wait this way; returns what puts trio back."""
-    setattr(pyfuse3, "trio", _Trio(Pump(idle)))  # noqa: B010  not in its stub
+    setattr(pyfuse3, "trio", _Trio(pump))  # noqa: B010  not in its stub
     return lambda: setattr(pyfuse3, "trio", trio)

@@ -19,7 +19,7 @@ from commitfs.errors import CommitfsError
 from commitfs.fuse import SUBTYPE
 from commitfs.fuse.errors import unanswerable
 from commitfs.fuse.operations import Operations
-from commitfs.fuse.pump import install
+from commitfs.fuse.pump import Pump, install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,8 @@ class Session:
         self._vfs = vfs
         self._mountpoint = os.fsdecode(mountpoint)
         self._options = options
-        self._operations = Operations(vfs)
+        self._operations = operations = Operations(vfs)
+        self._pump = Pump(lambda: operations.open_requests == 0)
 
     async def __aenter__(self) -> Self:
         with _stderr_kept() as said:
@@ -104,8 +105,7 @@ class Session:
                 task_status.started()
 
             nursery.start_soon(report)
-            operations = self._operations
-            uninstall = install(lambda: operations.open_requests == 0)
+            uninstall = install(self._pump)
             try:
                 await pyfuse3.main()
             except* ConnectionAbortedError:
@@ -124,6 +124,10 @@ class Session:
         except OSError:
             return False
         return True
+
+    def requests_wait(self) -> bool:
+        """Whether the kernel has a request that was not read yet."""
+        return self._pump.waiting()
 
     async def write_back(self) -> None:
         """Have the kernel write dirty mapped pages.  Needs `serve` to be running."""

@@ -3,7 +3,7 @@
 #ifndef CFS_ABI_H
 #define CFS_ABI_H
 
-#define CFS_ABI 1
+#define CFS_ABI 2
 
 static inline int cfs_abi(void)
 {

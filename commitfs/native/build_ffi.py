@@ -50,6 +50,7 @@ void cfs_walk(const uint8_t *window, size_t size, uint64_t base, cfs_walk_state 
 #define CFS_ENCODED_MAX ...
 #define CFS_BODY_MAX ...
 #define CFS_NODES_MIN ...
+#define CFS_TOUCH_MAX ...
 typedef ... LZ4_stream_t;
 LZ4_stream_t *LZ4_createStream(void);
 int LZ4_freeStream(LZ4_stream_t *stream);
@@ -66,17 +67,26 @@ int cfs_nodes_entries(cfs_nodes *nodes, uint64_t offset, uint32_t length, uint32
 void cfs_nodes_forget(cfs_nodes *nodes, uint64_t offset);
 
 typedef struct { uint64_t offset; uint32_t length, level, crc; ...; } cfs_pointer;
-typedef struct { cfs_pointer root, need; int changed; uint64_t estimate; uint8_t out[...]; ...; } cfs_tree;
+typedef struct {
+    cfs_pointer root, need;
+    int changed;
+    uint64_t edits, estimate;
+    uint8_t out[...];
+    uint8_t *run;
+    ...;
+} cfs_tree;
 cfs_tree *cfs_tree_new(cfs_nodes *nodes, uint64_t offset, uint32_t length, uint32_t level, uint32_t crc);
 void cfs_tree_free(cfs_tree *t);
 int cfs_tree_get(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *value, size_t value_size);
+int cfs_tree_apply(cfs_tree *t, const uint8_t *edits, size_t size);
+int cfs_tree_touch(cfs_tree *t, const uint8_t *keys, size_t size);
 int cfs_tree_delete(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond);
 int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room);
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset);
 void cfs_tree_build_finish(cfs_tree *t);
 """
 

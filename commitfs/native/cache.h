@@ -9,9 +9,10 @@
 
 #include "node.h"
 
-/* An operation on a tree holds at most 3 nodes a level in hand.  The cache keeps this many however large they are,
-   so that it cannot lose one of them for the sake of another for ever. */
-#define CFS_NODES_MIN 64
+/* An operation on a tree holds at most 3 nodes a level in hand, or the ways to CFS_TOUCH_MAX keys.  The cache keeps this
+   many however large they are, so that it cannot lose one of them for the sake of another for ever. */
+#define CFS_TOUCH_MAX 8
+#define CFS_NODES_MIN (CFS_TOUCH_MAX * (CFS_LEVEL_MAX + 1))
 
 typedef struct {
     pthread_mutex_t lock;

@@ -29,6 +29,7 @@ void cfs_tree_free(cfs_tree *t)
     free(t->order);
     free(t->built);
     LZ4_freeStream(t->lz4);
+    free(t->run);
     free(t);
 }
 
@@ -156,6 +157,20 @@ int cfs_tree_get(cfs_tree *t, const uint8_t *key, size_t key_size)
             memcpy(t->out, e.value, e.value_size);
             rc = e.value_size;
         }
+    }
+    pthread_mutex_unlock(&t->nodes->lock);
+    return rc;
+}
+
+int cfs_tree_touch(cfs_tree *t, const uint8_t *keys, size_t size)
+{
+    int rc = 0;
+    pthread_mutex_lock(&t->nodes->lock);
+    for (size_t at = 0, key_size; rc == 0 && t->root.offset != 0 && at < size; at += key_size) {
+        cfs_path path;
+        key_size = size - at < 2 ? SIZE_MAX : cfs_get16(keys + at);
+        at += 2;
+        rc = key_size > size - at ? -EINVAL : cfs_tree_descend(t, keys + at, key_size, &path);
     }
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;

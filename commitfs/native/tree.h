@@ -25,6 +25,7 @@ typedef struct {
     cfs_pointer root;   /* offset 0: the tree is empty */
     cfs_pointer need;   /* what -EAGAIN asks for */
     int changed;        /* root is not the one of the last build */
+    uint64_t edits;     /* puts and deletes done */
     uint64_t estimate;  /* no build now would store more bytes than this, each node rounded up to 8 */
     uint8_t out[CFS_ENCODED_MAX];
     cfs_nodes *nodes;
@@ -37,6 +38,9 @@ typedef struct {
     cfs_pointer *built;
     uint32_t ordered, stored;
     LZ4_stream_t *lz4;
+    /* What the last run stored. */
+    uint8_t *run;
+    size_t run_room;
 } cfs_tree;
 
 /* NULL without memory, or if the offset is none of a log. */
@@ -49,8 +53,19 @@ int cfs_tree_get(cfs_tree *t, const uint8_t *key, size_t key_size);
 /* 0, -EAGAIN, -ENOMEM, -EINVAL (sizes), -EOVERFLOW (more than CFS_LEVEL_MAX levels). */
 int cfs_tree_put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *value, size_t value_size);
 
+/* Whether all is at hand that changes of these keys need: 0, -EAGAIN.  `keys` holds them one behind the other, each
+   behind its length as 2 bytes, little endian; -EINVAL where it does not.  CFS_TOUCH_MAX of them at most: all their nodes
+   have to fit into the cache at once. */
+int cfs_tree_touch(cfs_tree *t, const uint8_t *keys, size_t size);
+
 /* 0, -ENOENT, -EAGAIN, -ENOMEM. */
 int cfs_tree_delete(cfs_tree *t, const uint8_t *key, size_t key_size);
+
+/* Several of them, CFS_TOUCH_MAX at most: one behind the other in `edits` as entries are in a node, a delete with the
+   value's length CFS_NO_VALUE.  Deleting what is not there is no error.  -EAGAIN and -EINVAL (also where the lengths do
+   not add up): nothing has changed; -ENOMEM, -EOVERFLOW: some may have been done. */
+#define CFS_NO_VALUE UINT16_MAX
+int cfs_tree_apply(cfs_tree *t, const uint8_t *edits, size_t size);
 
 /* Copies entries of one leaf to t->out, in the form they are stored in, and returns their bytes: those not below
    `key` (with `beyond`: above it), or those below it; of the first, or last, leaf that has any.  0: there are none.
@@ -64,9 +79,9 @@ int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
 
-/* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at `out` and returns their
-   bytes; it needs room for the estimate and CFS_ENCODED_MAX.  Not finished, the tree stays as it was.  -ENOSPC. */
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room);
+/* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at t->run and returns
+   their bytes.  Not finished, the tree stays as it was.  -ENOMEM. */
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset);
 void cfs_tree_build_finish(cfs_tree *t);
 
 /* Between the files of the tree.  The lock of the cache is held. */
@@ -94,6 +109,10 @@ int cfs_tree_descend(cfs_tree *t, const uint8_t *key, size_t key_size, cfs_path 
 int cfs_tree_own(cfs_tree *t, cfs_path *path);
 /* Makes the child dirty that `path` took at `depth`, its parent being dirty. */
 int cfs_tree_own_at(cfs_tree *t, cfs_path *path, unsigned depth);
+/* Put and delete with the lock held, in a tree that is not empty. */
+int cfs_tree_put_entry(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *value, size_t value_size);
+int cfs_tree_delete_entry(cfs_tree *t, const uint8_t *key, size_t key_size);
+
 /* Makes room for an insertion: 0 or -ENOMEM. */
 int cfs_tree_grow(cfs_tree *t, cfs_path *path, unsigned depth, unsigned slots, unsigned room);
 

@@ -5,6 +5,9 @@
 #include "crc32c.h"
 #include "tree.h"
 
+/* Bytes of a run's room that are kept for the next. */
+#define RUN_KEPT (128u << 10)
+
 /* Lists the dirty nodes below `slot`, and it behind them. */
 static void list_below(cfs_tree *t, uint32_t slot)
 {
@@ -72,6 +75,11 @@ static void finish(cfs_tree *t)
     for (uint32_t k = 0; k < t->ordered; k++)
         cfs_nodes_put(t->nodes, t->dirty[t->order[k]]);
     pthread_mutex_unlock(&t->nodes->lock);
+    if (t->run_room > RUN_KEPT) {
+        free(t->run);
+        t->run = NULL;
+        t->run_room = 0;
+    }
     t->used = t->vacancies = t->ordered = 0;
     t->estimate = 0;
     t->changed = 0;
@@ -89,14 +97,19 @@ static size_t store(cfs_tree *t, uint32_t slot, uint64_t offset, uint8_t *out)
     return size;
 }
 
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, uint8_t *out, size_t room)
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset)
 {
-    size_t at = 0;
-    for (uint32_t k = 0; k < t->ordered; k++) {
-        if (room - at < CFS_ENCODED_MAX)
-            return -ENOSPC;
-        at += store(t, t->order[k], offset + at, out + at);
+    size_t room = t->estimate + CFS_ENCODED_MAX; /* none is longer than it was before LZ4, when it is done */
+    if (t->run_room < room) {
+        uint8_t *run = realloc(t->run, room);
+        if (!run)
+            return -ENOMEM;
+        t->run = run;
+        t->run_room = room;
     }
+    size_t at = 0;
+    for (uint32_t k = 0; k < t->ordered; k++)
+        at += store(t, t->order[k], offset + at, t->run + at);
     return (int64_t)at;
 }
 

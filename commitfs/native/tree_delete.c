@@ -68,7 +68,7 @@ static void lower_root(cfs_tree *t)
     }
 }
 
-static int delete_key(cfs_tree *t, const uint8_t *key, size_t key_size)
+int cfs_tree_delete_entry(cfs_tree *t, const uint8_t *key, size_t key_size)
 {
     cfs_path path;
     if (cfs_tree_descend(t, key, key_size, &path))
@@ -77,6 +77,7 @@ static int delete_key(cfs_tree *t, const uint8_t *key, size_t key_size)
         return -ENOENT;
     if (cfs_tree_own(t, &path))
         return -ENOMEM;
+    t->edits++;
     unsigned depth = path.depth - 1;
     take_out(t, path.node[depth], path.index[depth]);
     for (; depth > 0; depth--) {
@@ -103,7 +104,7 @@ int cfs_tree_delete(cfs_tree *t, const uint8_t *key, size_t key_size)
     if (t->root.offset == 0)
         return -ENOENT;
     pthread_mutex_lock(&t->nodes->lock);
-    int rc = delete_key(t, key, key_size);
+    int rc = cfs_tree_delete_entry(t, key, key_size);
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;
 }

@@ -163,10 +163,11 @@ static int first_entry(cfs_tree *t, const uint8_t *key, size_t key_size, const u
     cfs_node_insert(leaf, 0, key, key_size, value, value_size);
     t->root = cfs_dirty_pointer(cfs_tree_adopt(t, leaf), 0);
     t->changed = 1;
+    t->edits++;
     return 0;
 }
 
-static int put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *value, size_t value_size)
+int cfs_tree_put_entry(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *value, size_t value_size)
 {
     cfs_path path;
     if (cfs_tree_descend(t, key, key_size, &path))
@@ -190,6 +191,7 @@ static int put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *
         }
     }
 
+    t->edits++;
     cfs_node *leaf = path.node[last];
     t->estimate -= cfs_stored_bound(leaf);
     bool followed = false;
@@ -213,7 +215,63 @@ int cfs_tree_put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t
     if (t->root.offset == 0)
         return first_entry(t, key, key_size, value, value_size);
     pthread_mutex_lock(&t->nodes->lock);
-    int rc = put(t, key, key_size, value, value_size);
+    int rc = cfs_tree_put_entry(t, key, key_size, value, value_size);
+    pthread_mutex_unlock(&t->nodes->lock);
+    return rc;
+}
+
+/* The edit at `at`, of `size` bytes in all: where the next begins, 0 where it makes no sense. */
+static size_t next_edit(const uint8_t *edits, size_t size, size_t at, cfs_entry *e)
+{
+    if (size - at < CFS_LENGTHS)
+        return 0;
+    e->key_size = cfs_get16(edits + at);
+    e->value_size = cfs_get16(edits + at + 2);
+    e->key = edits + at + CFS_LENGTHS;
+    e->value = e->key + e->key_size;
+    size_t value_size = e->value_size == CFS_NO_VALUE ? 0 : e->value_size;
+    if (e->key_size == 0 || e->key_size > CFS_KEY_MAX || value_size > CFS_VALUE_MAX ||
+        size - at - CFS_LENGTHS < e->key_size + value_size)
+        return 0;
+    return at + CFS_LENGTHS + e->key_size + value_size;
+}
+
+static int apply_one(cfs_tree *t, const cfs_entry *e)
+{
+    if (e->value_size == CFS_NO_VALUE) {
+        int rc = t->root.offset == 0 ? -ENOENT : cfs_tree_delete_entry(t, e->key, e->key_size);
+        return rc == -ENOENT ? 0 : rc;
+    }
+    if (t->root.offset == 0)
+        return first_entry(t, e->key, e->key_size, e->value, e->value_size);
+    return cfs_tree_put_entry(t, e->key, e->key_size, e->value, e->value_size);
+}
+
+static int apply(cfs_tree *t, const uint8_t *edits, size_t size)
+{
+    cfs_entry e;
+    cfs_path path;
+    unsigned count = 0;
+    for (size_t at = 0; at < size; count++) {
+        at = next_edit(edits, size, at, &e);
+        if (at == 0 || count == CFS_TOUCH_MAX)
+            return -EINVAL;
+        if (t->root.offset != 0 && cfs_tree_descend(t, e.key, e.key_size, &path))
+            return -EAGAIN;
+    }
+    for (size_t at = 0; at < size;) {
+        at = next_edit(edits, size, at, &e);
+        int rc = apply_one(t, &e);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+int cfs_tree_apply(cfs_tree *t, const uint8_t *edits, size_t size)
+{
+    pthread_mutex_lock(&t->nodes->lock);
+    int rc = apply(t, edits, size);
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;
 }

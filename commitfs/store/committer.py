@@ -46,6 +46,11 @@ class Pace:
         inline = self._mean[True] < min(beside, INLINE_SECONDS)
         return inline ^ (self._count % _TRY_EVERY == 0)
 
+    def typical(self) -> float:
+        """Seconds the quicker way takes, as far as is known."""
+        means = [mean for mean in self._mean.values() if mean]
+        return min(means, default=0.0)
+
     def took(self, inline: bool, seconds: float) -> None:
         mean = self._mean[inline] or seconds
         # One stall must not outweigh all else.
@@ -70,6 +75,9 @@ class GroupCommitter:
         self._waiting = ParkingLot()
         self._chores = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self.others_come: Callable[[], bool] | None = None
+        """Tells whether somebody may be about to commit who has not had his turn yet.  None: that is not
+        known, and everybody gets one turn."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Lay zeros ahead of need and write slots, off every caller's time; until cancelled."""
@@ -130,7 +138,7 @@ class GroupCommitter:
         """Write one group."""
         self._leading = True
         try:
-            await checkpoint()  # let others who are about to commit join
+            await self._gather()
             group = self._log.take()
             if group is not None:
                 await self._write(group)
@@ -142,6 +150,16 @@ class GroupCommitter:
         finally:
             self._leading = False
             self._waiting.unpark_all()
+
+    async def _gather(self) -> None:
+        """Let those join who are about to commit, for no longer than a write takes."""
+        if self.others_come is None:
+            await checkpoint()
+        elif self.others_come():
+            until = time.perf_counter() + self._pace.typical()
+            await checkpoint()
+            while self.others_come() and time.perf_counter() < until:
+                await checkpoint()
 
     async def _write(self, group: Group) -> None:
         small = group.size < SMALL_BYTES

@@ -16,7 +16,7 @@ Everything here runs in one thread, the event loop's, except `chores`.
 
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from commitfs import native
@@ -38,7 +38,7 @@ from commitfs.store.pending import Pending
 from commitfs.store.tail import Tail
 from commitfs.types import Buffer
 
-_JOIN_BELOW: Final = 1 << 20
+JOIN_BELOW: Final = 1 << 20
 """Groups up to this many bytes are copied into one buffer: cheaper than many pieces."""
 
 
@@ -62,7 +62,7 @@ class Entry:
 
     __slots__ = ("buffers", "record", "ticket")
 
-    def __init__(self, record: Record, buffers: list[Buffer]) -> None:
+    def __init__(self, record: Record, buffers: Sequence[Buffer]) -> None:
         self.record = record
         self.buffers = buffers
         self.ticket = Ticket(record)
@@ -77,7 +77,7 @@ class Group:
         self.entries = entries
         self.offset = entries[0].record.offset
         self.size = sum(map(len, buffers))
-        self.buffers: list[Buffer] = [b"".join(buffers)] if self.size <= _JOIN_BELOW else buffers
+        self.buffers: list[Buffer] = [b"".join(buffers)] if self.size <= JOIN_BELOW else buffers
         self.chain = chain
 
     @property
@@ -136,7 +136,7 @@ class Log:
         if self.latched is not None:
             raise ReadOnlyError(f"the store takes no commits until it is opened again: {self.latched}")
 
-    def place(self, record: Record, buffers: list[Buffer]) -> Entry:
+    def place(self, record: Record, buffers: Sequence[Buffer]) -> Entry:
         """Queue a record whose place is the placed end, and its bytes."""
         entry = Entry(record, buffers)
         self.queue.append(entry)
@@ -327,4 +327,4 @@ class Log:
             self.heads.write(self.durable_head, oldest=self.oldest)
 
 
-__all__ = ["Entry", "Group", "Log", "Ticket", "draw_number"]
+__all__ = ["JOIN_BELOW", "Entry", "Group", "Log", "Ticket", "draw_number"]

@@ -25,7 +25,7 @@ class Nodes:
     """Bounded cache of decoded nodes by their offset in the log, the least recently used going first.
 
     What comes from the log is checked against the checksum of its pointer, and decoded with everything
-    checked (P7): `CorruptError`.  At least 64 nodes are kept, whatever `max_bytes` says.
+    checked (P7): `CorruptError`.  At least 128 nodes are kept, whatever `max_bytes` says.
     """
 
     def __init__(self, log: LogReader, max_bytes: int = 16 << 20) -> None:

@@ -11,17 +11,36 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from commitfs.errors import CorruptError
-from commitfs.format.node import DIRTY, Entry, Root
+from commitfs.format.node import DIRTY, KEY_MAX, Entry, Root
 from commitfs.native import ffi, lib
 from commitfs.store.nodes import Nodes, fail
 
 _get, _put, _delete = lib.cfs_tree_get, lib.cfs_tree_put, lib.cfs_tree_delete
+_touch, _apply = lib.cfs_tree_touch, lib.cfs_tree_apply
 _forward, _backward = lib.cfs_tree_forward, lib.cfs_tree_backward
 _build_begin, _build_store = lib.cfs_tree_build_begin, lib.cfs_tree_build_store
 _build_run, _build_finish = lib.cfs_tree_build_run, lib.cfs_tree_build_finish
-_ENCODED_MAX = lib.CFS_ENCODED_MAX
+BATCH_MAX = lib.CFS_TOUCH_MAX
+_NO_VALUE = 0xFFFF
 _ABSENT, _MISSING = -errno.ENOENT, -errno.EAGAIN
 _lengths = struct.Struct("<HH").unpack_from
+_pack_lengths = struct.Struct("<HH").pack
+_LENGTH = tuple(size.to_bytes(2, "little") for size in range(KEY_MAX + 1))
+
+
+class Batch:
+    """Puts and deletes to be made together (`Tree.apply`), in their order."""
+
+    __slots__ = ("edits",)
+
+    def __init__(self) -> None:
+        self.edits: list[bytes] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.edits.append(_pack_lengths(len(key), len(value)) + key + value)
+
+    def delete(self, key: bytes) -> None:
+        self.edits.append(_pack_lengths(len(key), _NO_VALUE) + key)
 
 
 class Tree:
@@ -52,6 +71,19 @@ class Tree:
         """Whether anything was changed since the last build."""
         return self._tree.changed != 0  # type: ignore[no-any-return]
 
+    @property
+    def edits(self) -> int:
+        """How many puts and deletes have changed something, ever."""
+        return self._tree.edits  # type: ignore[no-any-return]
+
+    def touch(self, *keys: bytes) -> None:
+        """Have all nodes at hand that changes of these keys need: they will not fail for want of one."""
+        lengths = _LENGTH
+        for at in range(0, len(keys), BATCH_MAX):
+            packed = b"".join([lengths[len(key)] + key for key in keys[at : at + BATCH_MAX]])
+            while rc := _touch(self._tree, packed, len(packed)):
+                self._load(rc)
+
     def _load(self, rc: int) -> None:
         """Load the node C asks for; raise if `rc` says something else."""
         if rc != _MISSING:
@@ -81,6 +113,17 @@ class Tree:
                 return False
             self._load(rc)
         return True
+
+    def apply(self, batch: Batch) -> None:
+        """Make the changes of a batch, all or none; a key that is not there is deleted already.
+
+        More than BATCH_MAX of them are made in several steps: then an error may come between two.
+        """
+        edits = batch.edits
+        for at in range(0, len(edits), BATCH_MAX):
+            packed = b"".join(edits[at : at + BATCH_MAX])
+            while rc := _apply(self._tree, packed, len(packed)):
+                self._load(rc)
 
     def scan(self, lo: bytes, hi: bytes | None = None) -> Iterator[Entry]:
         """Entries with lo <= key < hi, ascending."""
@@ -144,12 +187,11 @@ class Tree:
         if rc := _build_begin(tree):
             fail(rc)
         if at:
-            room = bytearray(tree.estimate + _ENCODED_MAX)
-            size = _build_run(tree, at, ffi.from_buffer(room), len(room))
+            size = _build_run(tree, at)
             if size < 0:
                 fail(size)
             if size:
-                placed = place(bytes(memoryview(room)[:size]))
+                placed = place(ffi.buffer(tree.run, size)[:])
                 assert placed == at
             _build_finish(tree)
             root = tree.root

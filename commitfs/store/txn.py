@@ -7,7 +7,7 @@ from commitfs.format.node import Root
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, root_word
 from commitfs.store.file import STAGE_ALIGN, rounded_up
 from commitfs.store.index import Skips
-from commitfs.store.log import Entry, Log, Ticket
+from commitfs.store.log import JOIN_BELOW, Entry, Log, Ticket
 from commitfs.types import Buffer, CommitId
 
 BYTES_LIMIT: Final = 4 << 20
@@ -85,9 +85,8 @@ class Txn:
         self._skips = skips
         self._surplus = _Surplus(log, surplus) if surplus is not None else None
         self._offset = log.placed_end
-        self._buffers: list[Buffer] = []
+        self._buffers: list[bytes] = []
         self._length = 0
-        self._crc = 0
         head = log.head
         self.id = CommitId(head.id + 1 if head is not None else 1)
         log.open = True
@@ -98,17 +97,15 @@ class Txn:
         return self._offset + RECORD_SIZE + self._length if self._surplus is None else 0
 
     def add(self, data: Buffer) -> int:
-        """Give `data` a place among the commit's bytes; its offset in the log.  Readable at once."""
+        """Give `data` a place among the commit's bytes; its offset in the log.  Readable once the
+        commit is finished."""
         kept = data if type(data) is bytes else bytes(data)
         surplus = self._surplus
         if surplus is not None and self._length + len(kept) > BYTES_LIMIT and surplus.fits(kept):
             return surplus.add(kept)
-        offset = self._offset + RECORD_SIZE + self._length
-        self._log.pending.add(offset, kept)
         self._buffers.append(kept)
-        self._crc = native.crc32c(kept, self._crc)
         self._length += len(kept)
-        return offset
+        return self._offset + RECORD_SIZE + self._length - len(kept)
 
     def finish(self, *, root: Root, time_ns: int, branch: int = 0, parent: Record | None = None) -> Ticket:
         """Queue the commit.  `time_ns` is the wall clock; recorded times never go backwards (P3)."""
@@ -118,43 +115,39 @@ class Txn:
             self._surplus.sync()
         if parent is None:
             parent = head
-        record = Record(
-            kind=COMMIT,
-            flags=0,
-            offset=self._offset,
-            id=self.id,
-            store=log.store,
-            session=0,
-            length=self._length,
-            bytes_crc=self._crc,
-            synced=0,
-            prev=head.offset if head is not None else 0,
-            skip=self._skips.next(),
-            parent=parent.offset if parent is not None else 0,
-            parent_id=parent.id if parent is not None else 0,
-            root_offset=root.offset,
-            root_word=root_word(root),
-            root_crc=root.crc,
-            time_ns=max(time_ns, head.time_ns) if head is not None else time_ns,
-            branch=branch,
-            chain=0,
-            crc=0,
-        )
+        crc = self._keep()
+        prev, last = (head.offset, head.time_ns) if head is not None else (0, time_ns)
+        above, above_id = (parent.offset, parent.id) if parent is not None else (0, 0)
+        placed = (
+            COMMIT, 0, self._offset, self.id, log.store, 0, self._length, crc, 0,
+            prev, self._skips.next(), above, above_id, root.offset, root_word(root), root.crc,
+            max(time_ns, last), branch, 0, 0,
+        )  # fmt: skip
+        record = Record._make(placed)
         log.open = False
         self._skips.placed(record.id, record.offset)
         return log.place(record, self._buffers).ticket
 
+    def _keep(self) -> int:
+        """Have the bytes readable before they are written; their checksum."""
+        if len(self._buffers) > 1 and self._length <= JOIN_BELOW:
+            self._buffers = [b"".join(self._buffers)]
+        crc = 0
+        at = self._offset + RECORD_SIZE
+        for data in self._buffers:
+            self._log.pending.add(at, data)
+            crc = native.crc32c(data, crc)
+            at += len(data)
+        return crc
+
     def abandon(self) -> None:
         """Instead of `finish` where a tree was built that refers to these bytes: they stay readable from
         memory, and nothing may be committed any more."""
+        self._keep()
         self._log.open = False
 
     def abort(self) -> None:
         """Nothing has happened.  Only instead of `finish`."""
-        at = self._offset + RECORD_SIZE
-        for data in self._buffers:
-            self._log.pending.remove(at)
-            at += len(data)
         if self._surplus is not None:
             self._surplus.abort()
         self._log.open = False

@@ -34,6 +34,12 @@ class Attr(NamedTuple):
     attr_valid: float = 0.0
 
 
+LIVE_VALID = 3600.0
+"""Seconds the kernel may keep names and attributes of the live tree: all changes pass through it."""
+MISSING = Attr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, LIVE_VALID, LIVE_VALID)
+"""Of a name that is not there, as long as nothing makes it."""
+
+
 class SetAttr(NamedTuple):
     """What setattr shall change; None leaves a thing alone."""
 

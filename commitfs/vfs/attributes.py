@@ -46,7 +46,7 @@ class Attributes:
             changes["atime_ns"] = wanted.atime_ns
         if staged and not node.dead and node.fresh is None:
             commits.reserve(0)
-            path = live.path(node.ino)
+            path = live.paths.of(node)
             with live.changing(inode_key(node.ino)):
                 node.attr = node.attr._replace(ctime_ns=now, **changes)
                 live.save(node)
@@ -88,7 +88,7 @@ class Attributes:
             else:
                 node.xattrs[name] = value
             return
-        path = live.path(node.ino)
+        path = live.paths.of(node)
         key = xattr_key(node.ino, name)
         with live.changing(inode_key(node.ino), key):
             node.attr = node.attr._replace(ctime_ns=now)

@@ -20,14 +20,16 @@ from commitfs.errors import CommitfsError
 from commitfs.format.extent import Extent
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Blob, encode_xattr
-from commitfs.format.keys import ALLOCATOR_KEY, INODE, inode_key, split_key
+from commitfs.format.keys import ALLOCATOR_KEY, INODE, extent_key, inode_key, split_key, xattr_key
 from commitfs.native import crc32c
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store, Ticket, Txn
+from commitfs.store.tree import Batch
 from commitfs.vfs.content import SPILL_BYTES, Pending, chunks, make_extent, same_stored
 from commitfs.vfs.live import Live, Node
 from commitfs.vfs.namespace import land
+from commitfs.vfs.newfile import commit_new_file, is_new_file
 
 FILE_ROOM = 12 << 10
 """Bytes a commit of one file may need beside its data: record, facts and a changed path in the tree."""
@@ -51,6 +53,8 @@ class Who(NamedTuple):
 
 
 NOBODY = Who(0, 0, b"")
+
+_NOTHING = (0, 0)
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +103,7 @@ class Commits:
     def account(self, node: Node) -> None:
         """The node's pending contents have changed, or are gone."""
         pending = node.pending
-        memory, room = self.pending.pop(node, (0, 0))
+        memory, room = self.pending.pop(node, _NOTHING)
         self.memory -= memory
         self.room -= room
         if pending is not None:
@@ -213,8 +217,12 @@ class Commits:
         """Make the commit and queue it (M1).  Raises OSError ENOSPC and the like before any change."""
         live = self.live
         live.check_writable()
-        room = live.tree.estimate() + sum(map(len, live.blobs.values())) + FILE_ROOM
-        room += sum(_room(node, node.pending) for node in nodes if node.pending is not None)
+        room = live.tree.estimate() + FILE_ROOM
+        for value in live.blobs.values():
+            room += len(value)
+        for node in nodes:
+            if node.pending is not None:
+                room += _room(node, node.pending)
         try:
             txn = self.store.begin(room)
         except OSError:
@@ -227,7 +235,13 @@ class Commits:
                 for node in nodes:
                     if node.pending is not None:
                         node.pending.at_name_change = True
-            ticket = self._fill(txn, [node for node in nodes if not node.dead], who)
+            alive = [node for node in nodes if not node.dead]
+            if len(alive) == 1 and is_new_file(live, alive[0]):
+                ticket = commit_new_file(live, txn, alive[0], who)
+                self.account(alive[0])
+                self.retry.discard(alive[0])
+            else:
+                ticket = self._fill(txn, alive, who)
         except BaseException:
             if live.broken is None:
                 txn.abort()
@@ -238,54 +252,71 @@ class Commits:
         return ticket
 
     def _fill(self, txn: Txn, nodes: list[Node], who: Who) -> Ticket:
-        live = self.live
+        live, tree = self.live, self.live.tree
         now = live.now()
-        changes = [self._change(node) for node in nodes] + live.changes
-        facts = Facts(now, who.uid, who.pid, who.program, tuple(changes), live.changes_truncated)
+        changes = [self._change(node) for node in nodes]
+        changes += live.changes
+        facts = Facts(now, who.uid, who.pid, who.program, changes, live.changes_truncated)
         txn.add(encode_facts(facts, crc32c))
-        for node in nodes:
-            self._touch(node)
-        keys = [ALLOCATOR_KEY, *live.blobs, *(inode_key(split_key(key)[0]) for key in live.blobs)]
-        with live.changing(*keys):
+        self._touch(nodes)
+        try:
+            batch = Batch()
             for node in nodes:
-                self._save_contents(txn, node)
+                self._save_contents(txn, node, batch)
+            tree.apply(batch)
             for key, value in live.blobs.items():
                 self._save_blob(txn, key, value)
             live.blobs.clear()
             live.numbers.save()
-            live.tree.edits += 1  # from here on an error leaves offsets in the tree that do not hold
-            root = live.tree.build(txn.add, txn.next_offset)
+            root = tree.build(txn.add, txn.next_offset)
             ticket = txn.finish(root=root, time_ns=now)
+        except BaseException as exc:
+            live.half_done(exc)
+            raise
         live.changes.clear()
         live.changes_truncated = False
         return ticket
 
     def _change(self, node: Node) -> Change:
-        return Change("write" if node.fresh is None else "create", self.live.path(node.ino), node.attr.size)
+        fresh = node.fresh
+        if fresh is None:
+            return Change("write", self.live.paths.of(node), node.attr.size)
+        return Change("create", self.live.paths.child(fresh.parent, fresh.name), node.attr.size)
 
-    def _touch(self, node: Node) -> None:
-        """Have everything at hand that `_save_contents` will read (L4)."""
+    def _touch(self, nodes: list[Node]) -> None:
+        """Have everything at hand that the changes of a commit will read (L4)."""
         live = self.live
-        if node.fresh is not None:
-            live.touch_keys(*live.name_keys(node.fresh.parent, node.fresh.cookie), inode_key(node.ino))
-            return
-        live.touch_keys(inode_key(node.ino))
-        if node.pending is not None and node.saved is not None and node.saved.stored:
-            node.pending.touch(live.tree, node.ino)
+        keys = [ALLOCATOR_KEY]
+        for node in nodes:
+            ino, fresh, pending = node.ino, node.fresh, node.pending
+            keys.append(inode_key(ino))
+            if fresh is not None:
+                keys += live.name_keys(fresh.parent, fresh.cookie)
+                keys += [xattr_key(ino, name) for name in node.xattrs or ()]
+            if pending is None:
+                continue
+            if node.saved is not None and node.saved.stored:
+                pending.touch(live.tree, ino)
+            else:
+                keys += [extent_key(ino, start) for start in pending.starts]
+        for key in live.blobs:
+            keys.append(key)
+            keys.append(inode_key(split_key(key)[0]))
+        live.tree.touch(*keys)
 
-    def _save_contents(self, txn: Txn, node: Node) -> None:
+    def _save_contents(self, txn: Txn, node: Node, batch: Batch) -> None:
         live = self.live
-        land(live, node)
+        land(live, node, batch)
         pending = node.pending
         if pending is None:
             return
         assert node.saved is not None
-        stored = pending.apply(live.tree, self.store, node.ino, node.saved.stored, txn.add, crc32c)
+        stored = pending.apply(live.tree, batch, self.store, node.ino, node.saved.stored, txn.add, crc32c)
         node.pending = None
         self.account(node)
         self.retry.discard(node)
-        node.attr = node.attr._replace(stored=stored)
-        live.save(node)
+        node.attr = node.attr.changed_in(self.store.next_id, stored)
+        live.save(node, batch)
 
     def _save_blob(self, txn: Txn, key: bytes, value: bytes) -> None:
         live = self.live

@@ -29,10 +29,15 @@ class TreeView(Protocol):
     def scan_back(self, hi: bytes, lo: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
 
-class TreeEdit(TreeView, Protocol):
-    """What is changed of one."""
+class TreePut(Protocol):
+    """Where changes go: a tree, or a batch of them."""
 
     def put(self, key: bytes, value: bytes) -> None: ...
+
+
+class TreeEdit(TreeView, TreePut, Protocol):
+    """What is changed of one."""
+
     def delete(self, key: bytes) -> bool: ...
 
 
@@ -122,8 +127,11 @@ def make_extent(data: Buffer, offset: int, crc32c: Callable[[Buffer], int]) -> E
     return Extent(length, 0, length, offset, crcs)
 
 
-def chunks(start: int, data: Buffer) -> Iterator[tuple[int, memoryview]]:
+def chunks(start: int, data: Buffer) -> Iterator[tuple[int, Buffer]]:
     """Cut a run at multiples of EXTENT_MAX, so that a rewrite of the same bytes makes the same extents."""
+    if start % EXTENT_MAX + len(data) <= EXTENT_MAX:
+        yield start, data
+        return
     view = memoryview(data)
     at = 0
     while at < len(view):
@@ -261,15 +269,16 @@ class Pending:
     def apply(
         self,
         tree: TreeEdit,
+        batch: TreePut,
         units: UnitReader,
         ino: int,
         stored: int,
-        add: Callable[[Buffer], int],
+        add: Callable[[bytes], int],
         crc32c: Callable[[Buffer], int],
     ) -> int:
         """Bring it into the tree, bytes still in memory through `add`.  `stored` is what the tree holds
         of this file, in bytes; returns what it holds afterwards.  Bytes that are there already are
-        not stored again."""
+        not stored again.  What needs no look at other extents goes into `batch`, to be made later."""
         final: list[tuple[int, Extent, bool]] = []
         for start, run in zip(self.starts, self.runs, strict=True):
             if isinstance(run, Extent):
@@ -277,22 +286,26 @@ class Pending:
                 continue
             for at, data in chunks(start, run):
                 old = same_stored(tree, units, ino, at, data, crc32c) if stored else None
-                final.append((at, old or make_extent(data, add(data), crc32c), old is not None))
+                if old is None:
+                    kept = bytes(data)
+                    final.append((at, make_extent(kept, add(kept), crc32c), False))
+                else:
+                    final.append((at, old, True))
         if stored:
             position = self.base_limit
-            for start, extent, kept in final:
+            for start, extent, kept_there in final:
                 stop = start + extent.length
                 if position < start and stop > self.base_limit:
                     stored -= cut(tree, ino, position, start)
                 position = max(position, stop)
-                if not kept:
+                if not kept_there:
                     stored -= cut(tree, ino, start, stop)
                 else:
                     stored -= extent.length
             stored -= cut(tree, ino, position, None)
-        for start, extent, kept in final:
-            if not kept:
-                tree.put(extent_key(ino, start), encode_extent(extent))
+        for start, extent, kept_there in final:
+            if not kept_there:
+                batch.put(extent_key(ino, start), encode_extent(extent))
             stored += extent.length
         return stored
 

@@ -152,7 +152,7 @@ class Files:
         if size < node.attr.size:
             pending.truncate(size)
             commits.account(node)
-        node.attr = node.attr._replace(size=size, mtime_ns=now, ctime_ns=now)
+        node.attr = node.attr.sized(size, now)
         return pending
 
     def read(self, handle: Handle, offset: int, size: int) -> bytes:
@@ -186,7 +186,7 @@ class Files:
         commits.account(node)
         now = live.now()
         attr = node.attr
-        node.attr = attr._replace(size=max(attr.size, offset + length), mtime_ns=now, ctime_ns=now)
+        node.attr = attr.sized(max(attr.size, offset + length), now)
         if not handle.dirty:
             self._drop_capability(node)
         handle.dirty = True

@@ -39,7 +39,6 @@ from commitfs.format.inode import (
 from commitfs.format.keys import (
     BACKREF,
     COOKIE_SLOTS,
-    ROOT_INO,
     XATTR,
     backref_key,
     backref_of,
@@ -47,14 +46,16 @@ from commitfs.format.keys import (
     dentry_key,
     inode_key,
     inode_range,
+    key_u64,
     tombstone_key,
     type_range,
     xattr_key,
 )
 from commitfs.store.store import Store
-from commitfs.vfs.content import Pending, detach
-from commitfs.vfs.node import Fresh, InodeNumbers, Node
-from commitfs.vfs.tree import LiveTree, check_name, find_dentry, slots
+from commitfs.store.tree import Batch, Tree
+from commitfs.vfs.content import Pending, TreePut, detach
+from commitfs.vfs.node import FreshNames, InodeNumbers, Node, Paths
+from commitfs.vfs.tree import check_name, find_dentry, live_tree, slots
 
 MAX_CLEAN = 4096
 """Nodes kept in memory although nothing needs them; the tree has all of them."""
@@ -70,14 +71,15 @@ class Live:
 
     def __init__(self, store: Store, now: Callable[[], int] = time.time_ns) -> None:
         self.store = store
-        self.tree = LiveTree(store)
+        self.tree = live_tree(store)
         self.now = now
         self.nodes: dict[int, Node] = {}
         """Nodes that memory alone knows the truth about: open, pending, fresh, dead."""
         self.clean: OrderedDict[int, Node] = OrderedDict()
         self.atimes: OrderedDict[int, int] = OrderedDict()
         self.lookups: dict[int, int] = {}
-        self.fresh: dict[int, dict[bytes, int]] = {}
+        self.fresh = FreshNames()
+        self.paths = Paths(self)
         self.blobs: dict[bytes, bytes] = {}
         """Values too long for a node, by tree key, until the next commit stores them."""
         self.changes: list[Change] = []
@@ -86,6 +88,8 @@ class Live:
         self.on_dead: Callable[[Node, Pending | None], None] = lambda node, pending: None
         """Told of a node whose last name went, with what was pending until then."""
         self.numbers = InodeNumbers(self)
+        self._missed: tuple[int, bytes, int, int, set[int]] = (0, b"", 0, 0, set())
+        """The name `find` did not find last: directory, name, edits of the tree, and where it could be."""
 
     # Nodes
 
@@ -129,7 +133,7 @@ class Live:
                 self.on_dead(node, old)
         elif node.pending is not None:
             return
-        elif not self.fresh.get(node.ino) and self.nodes.pop(node.ino, None) is not None:
+        elif not self.fresh.count(node.ino) and self.nodes.pop(node.ino, None) is not None:
             self.keep(node)
 
     def forget(self, ino: int, count: int) -> None:
@@ -144,7 +148,9 @@ class Live:
 
     def follow(self) -> None:
         """The store has a newer commit, made by another process: look at that from now on."""
-        old, self.tree = self.tree, LiveTree(self.store)
+        old, self.tree = self.tree, live_tree(self.store)
+        self._missed = (0, b"", 0, 0, set())
+        self.paths.forget()
         self.clean.clear()
         for node in self.nodes.values():
             if node.dead:
@@ -184,23 +190,22 @@ class Live:
         """Keys that adding or removing a name changes."""
         return inode_key(parent), dentry_key(parent, cookie), tombstone_key(parent, cookie)
 
-    def touch_keys(self, *keys: bytes) -> None:
-        """Have the nodes at hand that changes of these keys need; may raise CorruptError, OSError."""
-        for key in keys:
-            self.tree.get(key)
-
     @contextmanager
     def changing(self, *keys: bytes) -> Iterator[None]:
         """Round the part of an operation that changes the tree, `keys` above all (L4)."""
         self.check_writable()
-        self.touch_keys(*keys)
+        self.tree.touch(*keys)
         edits = self.tree.edits
         try:
             yield
         except BaseException as exc:
             if self.tree.edits != edits:
-                self.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
+                self.half_done(exc)
             raise
+
+    def half_done(self, exc: BaseException) -> None:
+        """An operation ended with `exc` between two of its changes (L4)."""
+        self.broken = exc if isinstance(exc, Exception) else RuntimeError("interrupted")
 
     def check_writable(self) -> None:
         if self.broken is not None:
@@ -210,14 +215,14 @@ class Live:
         if self.store.latched is not None:
             raise ReadOnlyError(f"the store is read-only until it is opened again: {self.store.latched}")
 
-    def save(self, node: Node) -> None:
-        """Put `attr` into the tree, less what is pending (P4: size and times of a file wait with its
-        contents)."""
+    def save(self, node: Node, into: TreePut | None = None) -> None:
+        """Put `attr` into the tree (or a batch for it), less what is pending (P4: size and times of a
+        file wait with its contents)."""
         attr = node.attr
         saved = node.saved
         if saved is None:
             return
-        changed = int(self.store.next_id)
+        changed = self.store.next_id
         if node.pending is not None:
             saved = attr._replace(
                 size=saved.size,
@@ -227,17 +232,14 @@ class Live:
                 ctime_ns=saved.ctime_ns,
                 changed=changed,
             )
-        elif node.is_dir:
-            saved = attr = attr._replace(changed=changed)
-            fresh = self.fresh.get(node.ino)
-            if fresh:
-                saved = attr._replace(size=attr.size - len(fresh))
         else:
-            saved = attr = attr._replace(changed=changed)
+            saved = attr = attr.changed_in(changed)
+            if fresh := self.fresh.count(node.ino):
+                saved = attr._replace(size=attr.size - fresh)
         node.attr = attr
         node.saved = saved
         self.atimes.pop(node.ino, None)
-        self.tree.put(inode_key(node.ino), encode_inode(saved))
+        (into or self.tree).put(inode_key(node.ino), encode_inode(saved))
 
     def changed(self, op: str, path: bytes, size: int | None = None, source: bytes = b"") -> None:
         if len(self.changes) < MAX_CHANGES:
@@ -253,34 +255,42 @@ class Live:
 
     def find(self, parent: int, name: bytes) -> tuple[int, int] | None:
         """(inode, cookie) of a name, None where there is none."""
-        fresh = self.fresh.get(parent)
-        if fresh:
-            ino = fresh.get(name)
-            if ino is not None:
-                entry = self.nodes[ino].fresh
-                assert entry is not None
-                return ino, entry.cookie
-        found = find_dentry(self.tree, parent, name)
-        return None if found is None else (found[1].ino, found[0])
+        node = self.fresh.find(parent, name)
+        if node is not None and node.fresh is not None:
+            return node.ino, node.fresh.cookie
+        base = cookie_base(name)
+        taken = set()
+        for key, value in self.tree.scan(*slots(parent, base)):
+            dentry = decode_dentry(value)
+            if dentry.name == name:
+                return dentry.ino, key_u64(key)
+            taken.add(key_u64(key))
+        self._missed = parent, name, self.tree.edits, base, taken
+        return None
 
     def new_cookie(self, parent: int, name: bytes) -> int:
-        base = cookie_base(name)
-        taken = {key[9:17] for key, _ in self.tree.scan(*slots(parent, base))}
-        for fresh_ino in (self.fresh.get(parent) or {}).values():
-            entry = self.nodes[fresh_ino].fresh
-            assert entry is not None
-            if base <= entry.cookie < base + COOKIE_SLOTS:
-                taken.add(entry.cookie.to_bytes(8, "big"))
+        """Where an entry of this name would be; FsError EEXIST where there is one."""
+        missed = self._missed
+        # The kernel has just looked the name up, as a rule, and nothing has changed since.
+        if missed[:3] != (parent, name, self.tree.edits) or self.fresh.find(parent, name):
+            if self.find(parent, name) is not None:
+                raise FsError(errno.EEXIST)
+            missed = self._missed
+        base, taken = missed[3:]
         for cookie in range(base, base + COOKIE_SLOTS):
-            if cookie.to_bytes(8, "big") not in taken:
+            if cookie not in taken and not self.fresh.taken(parent, cookie):
                 return cookie
         raise FsError(errno.ENOSPC, "too many names of one hash in a directory")
 
-    def add_name(self, parent: Node, name: bytes, cookie: int, node: Node) -> None:
+    def add_name(
+        self, parent: Node, name: bytes, cookie: int, node: Node, into: Tree | Batch | None = None
+    ) -> None:
         """Stage a dentry.  The parent's and the inode's own attributes are the caller's."""
-        dentry = Dentry(stat.S_IFMT(node.attr.mode) >> 12, int(self.store.next_id), node.ino, name)
-        self.tree.put(dentry_key(parent.ino, cookie), encode_dentry(dentry))
-        self.tree.delete(tombstone_key(parent.ino, cookie))
+        if into is None:
+            into = self.tree
+        dentry = Dentry(stat.S_IFMT(node.attr.mode) >> 12, self.store.next_id, node.ino, name)
+        into.put(dentry_key(parent.ino, cookie), encode_dentry(dentry))
+        into.delete(tombstone_key(parent.ino, cookie))
 
     def remove_name(self, parent: Node, name: bytes, cookie: int, node: Node) -> None:
         """Stage the removal of a dentry, leaving a tombstone for those who look for old versions."""
@@ -291,30 +301,9 @@ class Live:
     def touch_parent(self, parent: Node, when: int, entries: int, links: int = 0) -> None:
         """A name was added (entries 1) or removed (-1): the directory's size and times follow."""
         attr = parent.attr
-        parent.attr = attr._replace(
-            size=attr.size + entries, nlink=attr.nlink + links, mtime_ns=when, ctime_ns=when
-        )
-
-    def path(self, ino: int) -> bytes:
-        """Path of an inode by its primary link; b"" for the root."""
-        parts: list[bytes] = []
-        node = self.node(ino)
-        while node.ino != ROOT_INO:
-            if node.fresh is not None:
-                parent, name = node.fresh.parent, node.fresh.name
-            else:
-                parent = node.attr.parent
-                value = self.tree.get(dentry_key(parent, node.attr.cookie))
-                if value is None or len(parts) > 4096:
-                    break
-                name = decode_dentry(value).name
-            parts.append(name)
-            node = self.node(parent)
-        return b"/".join(reversed(parts))
-
-    def child_path(self, parent: int, name: bytes) -> bytes:
-        base = self.path(parent)
-        return base + b"/" + name if base else name
+        parent.attr = attr.sized(attr.size + entries, when)
+        if links:
+            parent.attr = parent.attr._replace(nlink=attr.nlink + links)
 
     # Links
 
@@ -351,6 +340,8 @@ class Live:
         node.saved = None
         node.fresh = None
         self.atimes.pop(node.ino, None)
+        if node.is_dir:
+            self.paths.forget()
         for key in [key for key, _ in self.tree.scan(*inode_range(node.ino))]:
             self.tree.delete(key)
             self.blobs.pop(key, None)
@@ -398,4 +389,4 @@ class Live:
             self.tree.put(key, encode_xattr(Blob(0, len(value), 0)))
 
 
-__all__ = ["HIDDEN", "Fresh", "Live", "Node", "check_name", "find_dentry"]
+__all__ = ["HIDDEN", "Live", "Node", "check_name", "find_dentry"]

@@ -20,24 +20,24 @@ from commitfs.format.keys import (
     inode_range,
     type_range,
 )
+from commitfs.store.tree import Batch, Tree
 from commitfs.vfs.api import Ctx
 from commitfs.vfs.content import Pending, detach
-from commitfs.vfs.live import HIDDEN, Fresh, Live, Node, check_name
+from commitfs.vfs.live import HIDDEN, Live, Node, check_name
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 LINK_MAX = 0xFFFFFFFF - 1
 
 
-def _free_place(live: Live, parent: Node, name: bytes) -> None:
-    """Raises FsError unless a new name may be made here."""
+def _free_place(live: Live, parent: Node, name: bytes) -> int:
+    """The cookie a new name gets here; raises FsError unless it may be made."""
     check_name(name)
     if parent.dead:
         raise FsError(errno.ENOENT)
     if parent.ino == ROOT_INO and name in HIDDEN:
         raise FsError(errno.EPERM)
-    if live.find(parent.ino, name) is not None:
-        raise FsError(errno.EEXIST)
+    return live.new_cookie(parent.ino, name)
 
 
 def _taken_place(live: Live, parent: Node, name: bytes) -> tuple[Node, int]:
@@ -78,8 +78,7 @@ def create(live: Live, parent_ino: int, name: bytes, mode: int, ctx: Ctx) -> Nod
     """A new regular file that is open: fresh, so in no commit before its first commit point (P4)."""
     parent = live.directory(parent_ino)
     live.check_writable()
-    _free_place(live, parent, name)
-    cookie = live.new_cookie(parent_ino, name)
+    cookie = _free_place(live, parent, name)
     now = live.now()
     attr = _new_inode(live, parent, stat.S_IFREG | stat.S_IMODE(mode), ctx, cookie, now)
     node = Node(live.numbers.take(parent, directory=False), attr, None)
@@ -97,12 +96,11 @@ def make(
     """A directory, symlink, device, fifo, socket, or an empty file by mknod: staged."""
     parent = live.directory(parent_ino)
     live.check_writable()
-    _free_place(live, parent, name)
+    cookie = _free_place(live, parent, name)
     if len(target) >= 4096:
         raise FsError(errno.ENAMETOOLONG)
     directory = stat.S_ISDIR(mode)
-    cookie = live.new_cookie(parent_ino, name)
-    path = live.child_path(parent_ino, name)
+    path = live.paths.child(parent_ino, name)
     now = live.now()
     attr = _new_inode(live, parent, mode, ctx, cookie, now)
     with live.changing(*live.name_keys(parent_ino, cookie)):
@@ -127,32 +125,21 @@ def make(
 
 def _place_fresh(live: Live, node: Node, parent: Node, name: bytes, cookie: int) -> None:
     """Name a file that is in no commit; memory keeps its directory as long as it is."""
-    node.fresh = Fresh(parent.ino, name, cookie)
-    live.fresh.setdefault(parent.ino, {})[name] = node.ino
+    live.fresh.add(node, parent.ino, name, cookie)
     live.pin(parent)
 
 
-def _lift_fresh(live: Live, node: Node) -> None:
-    """Take the name of such a file away; letting go of its directory is the caller's."""
-    fresh = node.fresh
-    assert fresh is not None
-    names = live.fresh[fresh.parent]
-    del names[fresh.name]
-    if not names:
-        del live.fresh[fresh.parent]
-    node.fresh = None
-
-
-def land(live: Live, node: Node) -> None:
-    """Bring a fresh file's name and inode into the tree: part of its first commit point."""
+def land(live: Live, node: Node, into: Tree | Batch | None = None) -> None:
+    """Bring a fresh file's name into the tree (or a batch for it): part of its first commit point, with
+    which its inode follows."""
     fresh = node.fresh
     if fresh is None:
         return
     parent = live.node(fresh.parent)
-    _lift_fresh(live, node)
+    live.fresh.lift(node)
     node.saved = node.attr
-    live.add_name(parent, fresh.name, fresh.cookie, node)
-    live.save(parent)
+    live.add_name(parent, fresh.name, fresh.cookie, node, into)
+    live.save(parent, into)
     live.unpin(parent)
     for name, value in (node.xattrs or {}).items():
         live.save_xattr(node.ino, name, value)
@@ -170,10 +157,9 @@ def link(live: Live, ino: int, parent_ino: int, name: bytes) -> Node:
         raise FsError(errno.ENOENT)
     if node.attr.nlink >= LINK_MAX:
         raise FsError(errno.EMLINK)
-    _free_place(live, parent, name)
-    cookie = live.new_cookie(parent_ino, name)
-    source = live.path(ino)
-    path = live.child_path(parent_ino, name)
+    cookie = _free_place(live, parent, name)
+    source = live.paths.of(node)
+    path = live.paths.child(parent_ino, name)
     now = live.now()
     places = [(parent_ino, cookie), (node.attr.parent, node.attr.cookie)]
     keys = [key for place in places for key in live.name_keys(*place)]
@@ -206,7 +192,7 @@ def _take_away(live: Live, parent: Node, name: bytes, cookie: int, node: Node, n
     """Remove one name of `node`; the parent's own attributes are the caller's."""
     old = node.pending
     if node.fresh is not None:
-        _lift_fresh(live, node)
+        live.fresh.lift(node)
         node.attr = node.attr._replace(nlink=0, ctime_ns=now)
     else:
         live.remove_name(parent, name, cookie, node)
@@ -236,7 +222,7 @@ def unlink(live: Live, parent_ino: int, name: bytes) -> None:
         live.touch_parent(parent, now, -1)
         live.unpin(parent)
         return
-    path = live.child_path(parent_ino, name)
+    path = live.paths.child(parent_ino, name)
     with live.changing(*_keys_of(live, parent, cookie, node, removed=True)):
         _take_away(live, parent, name, cookie, node, now)
         live.touch_parent(parent, now, -1)
@@ -245,7 +231,7 @@ def unlink(live: Live, parent_ino: int, name: bytes) -> None:
 
 
 def is_empty(live: Live, directory: Node) -> bool:
-    if live.fresh.get(directory.ino):
+    if live.fresh.count(directory.ino):
         return False
     return next(live.tree.scan(*type_range(directory.ino, DENTRY)), None) is None
 
@@ -258,7 +244,7 @@ def rmdir(live: Live, parent_ino: int, name: bytes) -> None:
         raise FsError(errno.ENOTDIR)
     if not is_empty(live, node):
         raise FsError(errno.ENOTEMPTY)
-    path = live.child_path(parent_ino, name)
+    path = live.paths.child(parent_ino, name)
     now = live.now()
     with live.changing(*_keys_of(live, parent, cookie, node, removed=True)):
         _take_away(live, parent, name, cookie, node, now)
@@ -314,7 +300,7 @@ def rename(live: Live, parent_ino: int, name: bytes, to_ino: int, to_name: bytes
                     raise FsError(errno.ENOTEMPTY)
             elif node.is_dir:
                 raise FsError(errno.ENOTDIR)
-    source, path = live.child_path(parent_ino, name), live.child_path(to_ino, to_name)
+    source, path = live.paths.child(parent_ino, name), live.paths.child(to_ino, to_name)
     now = live.now()
     if target is not None and exchange:
         assert found is not None
@@ -328,6 +314,8 @@ def rename(live: Live, parent_ino: int, name: bytes, to_ino: int, to_name: bytes
     else:
         keys += live.name_keys(to_ino, live.new_cookie(to_ino, to_name))
     with live.changing(*keys):
+        if node.is_dir:
+            live.paths.forget()
         if target is not None:
             assert found is not None
             _take_away(live, to_parent, to_name, found[1], target, now)
@@ -348,7 +336,7 @@ def _move(
     live.touch_parent(parent, now, -1, -turn)
     live.touch_parent(to_parent, now, 1, turn)
     if node.fresh is not None:
-        _lift_fresh(live, node)
+        live.fresh.lift(node)
         live.unpin(parent)
         _place_fresh(live, node, to_parent, to_name, to_cookie)
         node.attr = node.attr._replace(parent=to_parent.ino, cookie=to_cookie, ctime_ns=now)
@@ -369,6 +357,7 @@ def _exchange(live: Live, one: Place, two: Place, now: int) -> None:
     makes it a commit point, and lands them first."""
     keys = [key for parent, _, cookie, node in (one, two) for key in _keys_of(live, parent, cookie, node)]
     with live.changing(*keys):
+        live.paths.forget()
         for (parent, name, cookie, node), (_, _, _, other) in ((one, two), (two, one)):
             land(live, node)
             land(live, other)
@@ -388,13 +377,7 @@ def _exchange(live: Live, one: Place, two: Place, now: int) -> None:
 
 def entries(live: Live, directory: Node, after: int) -> Iterator[tuple[int, bytes, int]]:
     """(cookie, name, inode) of a directory's entries with cookies above `after`, ascending."""
-    fresh = []
-    for ino in (live.fresh.get(directory.ino) or {}).values():
-        entry = live.nodes[ino].fresh
-        assert entry is not None
-        if entry.cookie > after:
-            fresh.append((entry.cookie, entry.name, ino))
-    fresh.sort(reverse=True)
+    fresh = live.fresh.behind(directory.ino, after)
     if directory.dead:
         return
     high = type_range(directory.ino, DENTRY)[1]

@@ -1,13 +1,23 @@
-"""A live inode in memory, and the numbers new ones get."""
+"""A live inode in memory, where it is, and the number a new one gets."""
 
 import errno
 import stat
 from typing import Protocol
 
 from commitfs.errors import FsError
-from commitfs.format.inode import Inode, decode_allocator, encode_allocator
-from commitfs.format.keys import ALLOCATOR_KEY, GROUP, MAX_LIVE_INO, inode_key, inode_range
+from commitfs.format.inode import Inode, decode_allocator, decode_dentry, encode_allocator
+from commitfs.format.keys import (
+    ALLOCATOR_KEY,
+    GROUP,
+    MAX_LIVE_INO,
+    ROOT_INO,
+    dentry_key,
+    inode_key,
+    inode_range,
+)
 from commitfs.vfs.content import Pending, TreeEdit
+
+MAX_PATHS = 1024
 
 
 class Fresh:
@@ -48,13 +58,104 @@ class Node:
         return stat.S_ISDIR(self.attr.mode)
 
 
-class NumberSpace(Protocol):
-    """Where inode numbers are in use."""
+class FreshNames:
+    """The names of files that never were at a commit point: in no tree, here alone."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[bytes, Node]] = {}
+        self._cookies: set[tuple[int, int]] = set()
+
+    def add(self, node: Node, parent: int, name: bytes, cookie: int) -> None:
+        node.fresh = Fresh(parent, name, cookie)
+        self._names.setdefault(parent, {})[name] = node
+        self._cookies.add((parent, cookie))
+
+    def lift(self, node: Node) -> None:
+        """Take the node's name away."""
+        fresh = node.fresh
+        assert fresh is not None
+        names = self._names[fresh.parent]
+        del names[fresh.name]
+        if not names:
+            del self._names[fresh.parent]
+        self._cookies.discard((fresh.parent, fresh.cookie))
+        node.fresh = None
+
+    def find(self, parent: int, name: bytes) -> Node | None:
+        names = self._names.get(parent)
+        return None if names is None else names.get(name)
+
+    def taken(self, parent: int, cookie: int) -> bool:
+        return (parent, cookie) in self._cookies
+
+    def count(self, parent: int) -> int:
+        """How many there are in a directory."""
+        names = self._names.get(parent)
+        return 0 if names is None else len(names)
+
+    def behind(self, parent: int, cookie: int) -> list[tuple[int, bytes, int]]:
+        """(cookie, name, inode) of those of a directory with cookies above `cookie`, the last one first."""
+        found = []
+        for name, node in (self._names.get(parent) or {}).items():
+            assert node.fresh is not None
+            if node.fresh.cookie > cookie:
+                found.append((node.fresh.cookie, name, node.ino))
+        return sorted(found, reverse=True)
+
+
+class Space(Protocol):
+    """The live inodes, and the tree of those that are not in memory."""
 
     @property
     def tree(self) -> TreeEdit: ...
     @property
     def nodes(self) -> dict[int, Node]: ...
+    def node(self, ino: int) -> Node: ...
+
+
+class Paths:
+    """Where things are, for the facts of a commit."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._known: dict[int, bytes] = {}
+        """Of directories."""
+
+    def forget(self) -> None:
+        """A directory moves, or goes."""
+        self._known.clear()
+
+    def of(self, node: Node) -> bytes:
+        """Path of an inode by its primary link; b"" for the root."""
+        space = self._space
+        parts: list[bytes] = []
+        while node.ino != ROOT_INO:
+            if node.fresh is not None:
+                parent, name = node.fresh.parent, node.fresh.name
+            else:
+                parent = node.attr.parent
+                value = space.tree.get(dentry_key(parent, node.attr.cookie))
+                if value is None or len(parts) > 4096:
+                    break
+                name = decode_dentry(value).name
+            parts.append(name)
+            known = self._known.get(parent)
+            if known is not None:
+                if known:
+                    parts.append(known)
+                break
+            node = space.node(parent)
+        return b"/".join(reversed(parts))
+
+    def child(self, parent: int, name: bytes) -> bytes:
+        """Path of a name in a directory."""
+        above = self._known.get(parent)
+        if above is None:
+            above = self.of(self._space.node(parent))
+            if len(self._known) >= MAX_PATHS:
+                self._known.clear()
+            self._known[parent] = above
+        return above + b"/" + name if above else name
 
 
 class InodeNumbers:
@@ -65,7 +166,7 @@ class InodeNumbers:
     groups have been handed out once.
     """
 
-    def __init__(self, space: NumberSpace) -> None:
+    def __init__(self, space: Space) -> None:
         self._space = space
         value = space.tree.get(ALLOCATOR_KEY)
         self._next = decode_allocator(value) if value else 1
@@ -107,6 +208,11 @@ class InodeNumbers:
 
     def _in_tree(self, ino: int) -> bool:
         return self._space.tree.get(inode_key(ino)) is not None
+
+    @property
+    def saved(self) -> bool:
+        """Whether the tree knows which numbers are given out."""
+        return self._next == self._saved
 
     def save(self) -> None:
         """Into the tree, with a commit that is made anyway."""

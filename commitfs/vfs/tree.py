@@ -1,4 +1,4 @@
-"""The tree as the vfs uses it: the live one, which counts its changes, and names looked up in any."""
+"""The tree as the vfs uses it: names looked up in it, live or of a commit."""
 
 import errno
 
@@ -11,23 +11,9 @@ from commitfs.store.tree import Tree
 from commitfs.vfs.content import TreeView
 
 
-class LiveTree(Tree):
-    """The tree of the newest commit, which counts what was staged in it."""
-
-    __slots__ = ("edits",)
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store.nodes, store.head.root if store.head is not None else NO_ROOT)
-        self.edits = 0
-
-    def put(self, key: bytes, value: bytes) -> None:
-        super().put(key, value)
-        self.edits += 1
-
-    def delete(self, key: bytes) -> bool:
-        found = super().delete(key)
-        self.edits += found
-        return found
+def live_tree(store: Store) -> Tree:
+    """The tree of the newest commit, for what is staged on it."""
+    return Tree(store.nodes, store.head.root if store.head is not None else NO_ROOT)
 
 
 def slots(parent: int, base: int) -> tuple[bytes, bytes]:

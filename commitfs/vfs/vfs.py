@@ -21,7 +21,7 @@ from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
 from commitfs.vfs import namespace
-from commitfs.vfs.api import Attr, Ctx, Opened, SetAttr, StatFs
+from commitfs.vfs.api import LIVE_VALID, MISSING, Attr, Ctx, Opened, SetAttr, StatFs
 from commitfs.vfs.attributes import Attributes
 from commitfs.vfs.commits import NOBODY, Commits
 from commitfs.vfs.files import WRITE_FLAGS, Files, Handle
@@ -30,8 +30,6 @@ from commitfs.vfs.live import HIDDEN, Live, Node
 from commitfs.vfs.snapshot import stat_of
 from commitfs.vfs.usage import disk_below
 
-LIVE_VALID = 3600.0
-"""Seconds the kernel may keep names and attributes of the live tree: all changes pass through it."""
 BATCH = 256
 COMMITS = b".commits"
 DOTS = 2
@@ -146,7 +144,7 @@ class Vfs:
             if found is None:
                 if not self.store.writable or (parent == ROOT_INO and name in HIDDEN):
                     raise FsError(errno.ENOENT)
-                return Attr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, LIVE_VALID, LIVE_VALID)
+                return MISSING
             ino = found[0]
         attr = self._stat(live.node(ino))
         live.looked_up(ino)

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitfs.fuse.pump import AWAKE_NS, TURN_NS, Pump, ReadLock, install
+from commitfs.fuse.pump import AWAKE_NS, IDLE_TURN_NS, TURN_NS, Pump, ReadLock, install
 
 
 class Clock:
@@ -72,9 +72,40 @@ def test_it_sleeps_when_none_comes(pipe: tuple[int, int]) -> None:
     assert AWAKE_NS <= clock.now < 2 * AWAKE_NS
 
 
-def test_f3_handlers_that_wait_come_first(pipe: tuple[int, int]) -> None:
+def test_f3_handlers_that_wait_come_first(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is there is taken; none is waited for awake."""
+    monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it waits awake"))
+    pump = Pump(lambda: False, Clock(1))
+    assert turns(pump, pipe[0]) == 1
     os.write(pipe[1], b"x")
-    assert turns(Pump(lambda: False, Clock(1)), pipe[0]) == 1
+    assert turns(pump, pipe[0]) == 0
+
+
+def test_tells_of_a_request_nobody_has_read(pipe: tuple[int, int]) -> None:
+    pump = Pump(lambda: True, Clock(1000))
+    assert not pump.waiting(), "no descriptor is known yet"
+    turns(pump, pipe[0])
+    assert not pump.waiting()
+    os.write(pipe[1], b"x")
+    assert pump.waiting()
+
+
+async def test_f4_a_turn_is_taken_while_awake(pipe: tuple[int, int], nursery: trio.Nursery) -> None:
+    """Others run in the pauses between requests, long before they would have to."""
+    clock = Clock(1)
+    pump = Pump(lambda: True, clock)
+    ran = False
+
+    async def other() -> None:
+        nonlocal ran
+        ran = True
+        os.write(pipe[1], b"x")
+
+    nursery.start_soon(other)
+    clock.now += IDLE_TURN_NS
+    await pump.wait_readable(pipe[0])
+    assert ran
+    assert clock.now < TURN_NS
 
 
 def test_f4_a_turn_of_the_loop_in_time(pipe: tuple[int, int]) -> None:
@@ -239,7 +270,7 @@ def test_a_free_lock_takes_no_turn() -> None:
 
 def test_pyfuse3_uses_it_and_gets_trio_back() -> None:
     """If this fails pyfuse3 has changed what it takes from trio."""
-    undo = install(lambda: True)
+    undo = install(Pump(lambda: True))
     ours = vars(pyfuse3)["trio"]
     assert ours.Lock is ReadLock
     assert ours.open_nursery is trio.open_nursery

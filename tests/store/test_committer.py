@@ -358,3 +358,37 @@ class TestPace:
             pace.took(chose, 5e-3)
             late += chose
         assert late < 10
+
+
+async def test_nobody_waits_for_others_where_none_come() -> None:
+    """A save that is alone takes no turn of the loop for the sake of a group."""
+    store = open_store(stores.disk(), writable=True)
+    committer = GroupCommitter(store, inline=True)
+    committer.others_come = lambda: False
+    coroutine = committer.acknowledge(queue(store))
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert store.durable_id == 1
+
+
+async def test_those_that_come_join_for_as_long_as_a_write_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(stores.disk(), writable=True)
+    committer = GroupCommitter(store, inline=True)
+    tasks = Committers(store, committer)
+    turns = 0
+
+    def others_come() -> bool:
+        """One more commits at each of the first turns; requests go on coming."""
+        nonlocal turns
+        turns += 1
+        if turns <= 5:
+            nursery.start_soon(tasks.one)
+        return True
+
+    committer.others_come = others_come
+    monkeypatch.setattr(Pace, "typical", lambda _: 0.05)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.one)
+    assert sorted(tasks.done) == [1, 2, 3, 4, 5, 6]
+    assert len({record.synced for record in store.records()}) == 1, "one group"
+    assert turns > 6, "others went on coming, and it did not wait for ever"

@@ -9,14 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from commitfs.errors import CorruptError
 from commitfs.format.node import KEY_MAX, NO_ROOT, VALUE_MAX, Entry, Root
+from commitfs.native import lib
 from commitfs.store.nodes import Nodes
-from commitfs.store.tree import Tree, diff
+from commitfs.store.tree import BATCH_MAX, Batch, Tree, diff
 from tests.support.memory_log import MemoryLog
 from tests.support.trees_in_log import brute_force, nodes_of
 
 Model = dict[bytes, bytes]
 TINY = 0
-"""The least a cache can be made to hold: 64 nodes."""
+"""The least a cache can be made to hold: CFS_NODES_MIN nodes."""
 
 
 class FailingLog(MemoryLog):
@@ -98,6 +99,46 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def delete(self, key: bytes) -> None:
         assert self.tree.delete(key) == (self.model.pop(key, None) is not None)
+
+    @rule(edits=st.lists(st.tuples(KEYS, st.none() | SIZES), max_size=20))
+    def apply(self, edits: list[tuple[bytes, int | None]]) -> None:
+        batch = Batch()
+        for key, size in edits:
+            if size is None:
+                batch.delete(key)
+                self.model.pop(key, None)
+            else:
+                self.model[key] = self.value(size)
+                batch.put(key, self.model[key])
+        self.tree.apply(batch)
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=BATCH_MAX), good_reads=st.integers(0, 12))
+    def apply_all_or_nothing(self, keys: list[bytes], good_reads: int) -> None:
+        """T6: a node that cannot be read leaves the tree as it was."""
+        self.nodes.forget(0)
+        before, edits = self.tree.dirty, self.tree.edits
+        batch = Batch()
+        for key in keys:
+            batch.put(key, b"from a batch")
+        self.log.good_reads = good_reads
+        try:
+            self.tree.apply(batch)
+        except OSError:
+            assert (self.tree.dirty, self.tree.edits) == (before, edits)
+        else:
+            self.model.update(dict.fromkeys(keys, b"from a batch"))
+        finally:
+            self.log.good_reads = 1 << 60
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=BATCH_MAX))
+    def touched_is_at_hand(self, keys: list[bytes]) -> None:
+        """T5: what was touched needs no more reading."""
+        self.nodes.forget(0)
+        self.tree.touch(*keys)
+        self.log.good_reads = 0
+        for key in keys:
+            assert self.tree.get(key) == self.model.get(key)
+        self.log.good_reads = 1 << 60
 
     @rule(part=st.sampled_from([0.1, 0.5, 0.9, 1.0]), ordered=st.sampled_from([1, -1, 0]))
     def delete_many(self, part: float, ordered: int) -> None:
@@ -245,7 +286,7 @@ class TreeMachine(RuleBasedStateMachine):
     def bounds(self) -> None:
         if not hasattr(self, "tree"):
             return
-        assert len(self.nodes) <= 64 or self.nodes.bytes_held <= self.max_bytes
+        assert len(self.nodes) <= lib.CFS_NODES_MIN or self.nodes.bytes_held <= self.max_bytes
         assert self.tree.dirty or self.tree.estimate() == 0
 
     def teardown(self) -> None:

@@ -19,7 +19,7 @@ from commitfs.format.node import (
     encode_node,
     join_entries,
 )
-from commitfs.native import crc32c
+from commitfs.native import crc32c, lib
 from commitfs.store.nodes import Nodes
 from commitfs.store.tree import Tree, diff
 from tests.support.memory_log import MemoryLog
@@ -256,7 +256,7 @@ def test_the_cache_holds_no_more_than_it_may() -> None:
     assert 150_000 < nodes.bytes_held <= 200_000
     least = Nodes(log, 0)
     assert sum(1 for _ in Tree(least, built.root).scan(b"")) == 20_000
-    assert len(least) == 64
+    assert len(least) == lib.CFS_NODES_MIN
 
 
 def test_what_is_used_stays() -> None:

@@ -9,7 +9,7 @@ on stdout, all JSON:
     ["make"]             make the folder, durable            null
     ["look", STATE]      compare the folder, live and in     [difference, …]
                          the newest commit
-    ["work", SEED]       save until a call fails             [name of the error, where]
+    ["work", SEED]       save until a call fails             [name of the error, when, where]
 
 STATE maps names to [size, digest].  The journal has two lines for each step that changes what the
 next commit holds: ``[number, durable, {name: [size, digest] or null}]`` before the call and
@@ -25,6 +25,7 @@ import os
 import random
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -86,7 +87,7 @@ class Writer:
             self.contents = contents
         return differences
 
-    def work(self, seed: str) -> tuple[str, str]:
+    def work(self, seed: str) -> tuple[str, float, str]:
         self.random = random.Random(seed)
         acts: dict[Callable[[], None], int] = {
             self.save: 6,
@@ -105,10 +106,11 @@ class Writer:
             while True:
                 self.random.choices(list(acts), list(acts.values()))[0]()
         except OSError as error:
+            when = time.monotonic()
             where = " ".join(
                 f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
             )
-            return errno.errorcode[error.errno or 0], where
+            return errno.errorcode[error.errno or 0], when, where
         finally:
             self.held = None
             for fd in self.open_files:

@@ -74,7 +74,7 @@ def test_contents_equal_a_plain_byte_string(steps: list[tuple[str, int, bytes]])
                     pending.replace(start + at, len(chunk), make_extent(chunk, log.place(chunk), crc32c))
             assert pending.memory == 0
         else:
-            stored = pending.apply(tree, log, INO, stored, log.place, crc32c)
+            stored = pending.apply(tree, tree, log, INO, stored, log.place, crc32c)
             committed = model
             pending = Pending(len(model))
             assert stored == check_extents(tree, len(model))
@@ -98,13 +98,13 @@ def test_the_same_bytes_are_not_stored_again() -> None:
     data = bytes(range(256)) * 5000
     first = Pending(0)
     first.write(0, data)
-    stored = first.apply(tree, log, INO, 0, log.place, crc32c)
+    stored = first.apply(tree, tree, log, INO, 0, log.place, crc32c)
     tree.build(log.place)
     size = len(log.data)
     again = Pending(len(data))
     again.truncate(0)
     again.write(0, data)
-    assert again.apply(tree, log, INO, stored, log.place, crc32c) == len(data)
+    assert again.apply(tree, tree, log, INO, stored, log.place, crc32c) == len(data)
     assert len(log.data) == size
     assert not tree.dirty
     assert whole(tree, log, len(data)) == data
@@ -115,13 +115,13 @@ def test_one_changed_byte_stores_one_chunk() -> None:
     data = bytearray(4 * EXTENT_MAX)
     first = Pending(0)
     first.write(0, data)
-    stored = first.apply(tree, log, INO, 0, log.place, crc32c)
+    stored = first.apply(tree, tree, log, INO, 0, log.place, crc32c)
     size = len(log.data)
     data[EXTENT_MAX + 5] = 1
     again = Pending(len(data))
     again.truncate(0)
     again.write(0, data)
-    again.apply(tree, log, INO, stored, log.place, crc32c)
+    again.apply(tree, tree, log, INO, stored, log.place, crc32c)
     assert len(log.data) - size <= EXTENT_MAX + 8
     assert whole(tree, log, len(data)) == data
 
@@ -169,6 +169,6 @@ def test_cut_in_the_middle_leaves_both_ends() -> None:
     log, tree = new_tree()
     pending = Pending(0)
     pending.write(0, b"a" * 100)
-    pending.apply(tree, log, INO, 0, log.place, crc32c)
+    pending.apply(tree, tree, log, INO, 0, log.place, crc32c)
     assert cut(tree, INO, 40, 60) == 20
     assert whole(tree, log, 100) == b"a" * 40 + bytes(20) + b"a" * 40
