@@ -16,6 +16,7 @@ the last line of the output has the counts.
 import argparse
 import json
 import mmap
+import os
 import random
 import select
 import shutil
@@ -29,6 +30,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from commitfs.daemon.mountinfo import mounts
 from commitfs.errors import CommitfsError
 from commitfs.format.record import Record
 from commitfs.store.store import Store
@@ -204,8 +206,7 @@ class OneStore:
         found = self._newest()
         if found != self.head:
             raise Wrong(LOST, f"recovered at {found}, while a reader found {self.head} before")
-        mounted = Path("/proc/self/mountinfo").read_text().splitlines()
-        if len([line for line in mounted if line.split()[4] == str(self.mount.path)]) != 1:
+        if [mount.point for mount in mounts()].count(os.fsencode(self.mount.path)) != 1:
             raise Wrong(OPEN, "the dead mount is still there")
 
     def _look(self) -> None:
@@ -294,7 +295,8 @@ def main() -> int:
             print(f"wrong in round {torture.counts['rounds'] + 1}: {exc}", file=sys.stderr)
             for store in Path(name).glob("*/s.db") if args.keep else ():
                 shutil.copy(store, args.keep)
-        print(f"{torture.summary()}, {time.monotonic() - started:.0f} s", flush=True)
+        finally:
+            print(f"{torture.summary()}, {time.monotonic() - started:.0f} s", flush=True)
     return code
 
 
