@@ -299,4 +299,4 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTree.settings = settings(max_examples=150, stateful_step_count=30)

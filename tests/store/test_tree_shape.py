@@ -179,7 +179,7 @@ def test_separators_are_as_short_as_can_be() -> None:
             assert all(len(separator) <= 2 for separator, _ in entries)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), longest=st.booleans())
 def test_worst_sizes_fit_in_nodes(seed: int, longest: bool) -> None:
     """N2, for entries that are as long, and differ as much in length, as they may."""
@@ -375,7 +375,7 @@ def test_diff_skips_what_lies_beside_new_nodes() -> None:
         assert log.reads <= len(added) + 12
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), size=st.sampled_from([0, 60, VALUE_MAX]))
 def test_diff_against_brute_force(seed: int, size: int) -> None:
     random = Random(seed)
@@ -438,7 +438,7 @@ def hostile_key(random: Random) -> bytes:
     return b"k" * random.choice([0, 0, 1, 255, KEY_MAX - 2]) + random.randbytes(random.choice([1, 2]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_changing_a_hostile_tree_breaks_nothing_else(seed: int) -> None:
     """Any result but a crash.  (Sanitizers look closer: tests/torture/sanitized.py.)"""
