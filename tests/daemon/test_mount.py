@@ -339,7 +339,7 @@ Session.serve = failing
 @pytest.mark.parametrize("background", [False, True])
 def test_an_error_of_the_machine_before_it_serves_is_one_line(place: Place, background: bool) -> None:
     patch = """
-def create(path):
+def create(path, **options):
     raise OSError(28, 'No space left on device')
 commitfs.daemon.mount.create_store = create
 """
