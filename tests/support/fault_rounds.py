@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 from collections import Counter
@@ -133,9 +134,9 @@ class Round:
                 self._open_faulty()
             else:
                 self._serve_faulty()
-            self.outcome.struck = struck(self.log)
             self._compare()
         finally:
+            self.outcome.struck = struck(self.log)
             if self.mount is not None:
                 self.mount.close()
         self.outcome.told = self.ledger.told
@@ -309,6 +310,7 @@ class Round:
                 mount = self.mount = Mount(self.folder, NO_TIMER, store=self.store)
             else:
                 self._end(mount)
+                mount.prefix = ()
                 mount.start()
         except AssertionError as error:
             self.outcome.note("closed", f"cannot be mounted again: {error}")
@@ -350,7 +352,9 @@ class Round:
         try:
             mount.unmount()
         except AssertionError as error:
-            if "exited with 1" not in str(error) or mount.process is not None:
+            # Where the fault was there from the start, it may strike as late as this.
+            killed = self.kills and f"exited with {-signal.SIGKILL}:" in str(error)
+            if mount.process is not None or not (killed or "exited with 1:" in str(error)):
                 self.outcome.note("dead", str(error))
                 mount.close()
         except subprocess.TimeoutExpired:

@@ -49,7 +49,8 @@ def command(injection: Injection, log: Path, store: Path | None) -> list[str]:
 def struck(log: Path) -> int:
     """How many calls were tampered with, by strace's log; one that killed its process did not return."""
     text = log.read_text(errors="replace") if log.exists() else ""
-    return text.count("(INJECTED)") or len(re.findall(r" = \?$", text, re.MULTILINE))
+    unfinished = text.count("<unfinished ...>") - text.count(" resumed>")
+    return text.count("(INJECTED)") or len(re.findall(r" = \?$", text, re.MULTILINE)) or unfinished
 
 
 @cache
