@@ -50,8 +50,6 @@ from commitfs.vfs.mirror_names import Names
 from commitfs.vfs.mirror_values import Change, Put
 from commitfs.vfs.paths import joined, path_in
 
-DIR_KIND = stat.S_IFDIR >> 12
-
 
 class Mirror:
     """Brings the commits of `source` over to `new`, in order."""

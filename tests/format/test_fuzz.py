@@ -15,13 +15,14 @@ def test_seeds_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@settings(deadline=None)
 @given(data=st.binary(max_size=600))
 def test_any_bytes_are_refused_or_come_back(name: str, data: bytes) -> None:
     TARGETS[name](data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_what_is_nearly_sound_too(name: str, seed: int) -> None:
     mutator = Mutator(seeds(name), seed)
