@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -215,4 +216,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # As an exception, so that mounts and folders go as they do at the end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())
