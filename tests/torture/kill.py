@@ -20,6 +20,7 @@ import os
 import random
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -301,4 +302,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # As an exception, so that mounts and folders go as they do at the end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -5,6 +5,7 @@ Readers of all kinds work on through all rounds: the library, a read-only mount,
 `check`.  In each round a daemon recovers the store and a program saves numbered files through it, with the
 tail extended and large files staged on the way; then the daemon is killed.  In every other round half a
 commit is left behind the end, as a power cut would, and the next writer cuts it off under the readers' eyes.
+One store goes on for some rounds.
 
 No reader may see anything that is not a whole save, go back to an older one, miss one that had returned
 before it looked, see an old commit change, or report damage.  Ends with exit code 1 if one does.
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -189,19 +191,31 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100, metavar="N")
     parser.add_argument("--saves", type=int, default=2000, metavar="N", help="at most, of one round")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument("--per-store", type=int, default=20, metavar="N", help="rounds until a new store")
     args = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="commitfs-readers-") as name:
-        readers, saves = torture(Path(name), args.rounds, args.saves, args.seed)
-    for line in readers.wrong:
+    done = saves = 0
+    looks: Counter[str] = Counter()
+    wrong: list[str] = []
+    while done < args.rounds and not wrong:
+        rounds = min(args.per_store, args.rounds - done)
+        with tempfile.TemporaryDirectory(prefix="commitfs-readers-") as name:
+            readers, returned = torture(Path(name), rounds, args.saves, args.seed + done)
+        done += rounds
+        saves += returned
+        looks += readers.looks
+        wrong += readers.wrong
+    for line in wrong:
         print(f"wrong: {line}", file=sys.stderr)
-    looks = ", ".join(f"{way} {count}" for way, count in readers.looks.items())
+    counts = ", ".join(f"{way} {count}" for way, count in looks.items())
     print(
-        f"{args.rounds} writers killed, {saves} saves, looks: {looks}; {len(readers.wrong)} readers saw "
-        f"something wrong, {time.monotonic() - started:.0f} s"
+        f"{done} writers killed, {saves} saves, looks: {counts}; {len(wrong)} readers saw something wrong, "
+        f"{time.monotonic() - started:.0f} s"
     )
-    return 1 if readers.wrong else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
+    # As an exception, so that mounts and folders go as they do at the end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())
