@@ -139,11 +139,16 @@ def test_a_copy_that_caught_the_end_half_written(mounts: Mounts, tmp_path: Path)
         (fs / "f").write_bytes(contents(number))
     target = tmp_path / "copy"
     target.write_bytes(old + fs.store.read_bytes()[len(old) :])
-    assert newest(target)[0] == before
-    assert commitfs("cat", target, "latest", "f").stdout.encode() == contents(19)
+    assert newest(target)[0] == before + 10
+    assert commitfs("cat", target, "latest", "f").stdout.encode() == contents(29)
+    assert commitfs("cat", target, before, "f").stdout.encode() == contents(19)
     done = commitfs("check", target)
     assert done.returncode == 1
     assert f"commit {before + 1} is lost" in done.stdout
+    done = commitfs("salvage", target, tmp_path / "salvaged")
+    assert done.returncode == 1
+    assert commitfs("cat", tmp_path / "salvaged", "latest", "f").stdout.encode() == contents(29)
+    assert commitfs("check", tmp_path / "salvaged").returncode == 0
     (tmp_path / "m").mkdir()
     whole = target.read_bytes()
     done = commitfs("mount", target, tmp_path / "m")
