@@ -141,7 +141,7 @@ def test_a_copy_that_caught_the_end_half_written(mounts: Mounts, tmp_path: Path)
     target.write_bytes(old + fs.store.read_bytes()[len(old) :])
     assert newest(target)[0] == before + 10
     assert commitfs("cat", target, "latest", "f").stdout.encode() == contents(29)
-    assert commitfs("cat", target, before, "f").stdout.encode() == contents(19)
+    assert commitfs("cat", target, str(before), "f").stdout.encode() == contents(19)
     done = commitfs("check", target)
     assert done.returncode == 1
     assert f"commit {before + 1} is lost" in done.stdout
