@@ -6,8 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.mounted import fuse_missing
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,5 +1,6 @@
 """What the pages say exists, exists."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -48,6 +49,48 @@ def test_the_page_of_tests_tells_of_every_torture() -> None:
     assert sorted(told) == sorted(
         path.stem for path in ROOT.glob("tests/torture/*.py") if path.stem != "__init__"
     )
+
+
+def test_the_page_of_awaits_names_tests_that_exist() -> None:
+    """Those without a folder are in tests/vfs/test_interleavings.py; "…" stands for any end or beginning."""
+    text = (ROOT / "docs/concurrency.md").read_text()
+    there = {
+        str(path.relative_to(ROOT)): re.findall(r"def (test_\w+)", path.read_text())
+        for path in ROOT.glob("tests/*/test_*.py")
+    }
+    named = 0
+    for cell in re.findall(r"[^|]+", text):
+        path = "tests/vfs/test_interleavings.py"
+        for found in re.findall(r"tests/\w+/test_\w+\.py|`(?:test_|…)[\w…]+`", cell):
+            if found.endswith(".py"):
+                path = found
+                continue
+            named += 1
+            pattern = re.escape(found.strip("`")).replace("…", r"\w*")
+            assert any(re.fullmatch(pattern, name) for name in there[path]), (path, found)
+    assert named > 20
+
+
+def test_the_page_of_awaits_names_every_function_that_waits() -> None:
+    """In vfs/ and store/: whatever awaits something of trio's, and not only another of them."""
+    text = (ROOT / "docs/concurrency.md").read_text()
+    functions = [
+        node
+        for path in [*ROOT.glob("commitfs/vfs/*.py"), *ROOT.glob("commitfs/store/*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AsyncFunctionDef)
+    ]
+    ours = {function.name for function in functions}
+    waiting = set()
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Await) and isinstance(node.value, ast.Call):
+                called = node.value.func
+                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+                if name and name not in ours:
+                    waiting.add(function.name)
+    assert len(waiting) > 10
+    assert {name for name in waiting if not re.search(rf"\b{name}\b", text)} == set()
 
 
 def test_pages_that_are_cited_exist() -> None:

@@ -19,6 +19,7 @@ from commitfs.cli.log import log
 from commitfs.cli.ls import ls
 from commitfs.cli.mount import mount
 from commitfs.cli.output import complain, drop, flush
+from commitfs.cli.salvage import salvage
 from commitfs.cli.show import show
 from commitfs.cli.stats import stats
 from commitfs.cli.umount import umount
@@ -46,7 +47,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (mount, umount, log, show, ls, cat, check, stats):
+for command in (mount, umount, log, show, ls, cat, check, salvage, stats):
     commands.add_command(command)
 
 

@@ -19,8 +19,9 @@ def mount(
     Makes the store if there is none.  Returns when the mount serves.
 
     Options: ro (only read), settle=SECONDS (until a change that is no save is committed, 1 by default),
-    history=visible (list .commits in the root), allow_other (let other users in), fsname=NAME, and the
-    usual ones of mount(8).
+    history=visible (list .commits in the root), allow_other (let other users in), fsname=NAME,
+    align=512 or align=4096 (a store made now is for a disk that may damage what lies beside a write it was
+    interrupted in), and the usual ones of mount(8).
     """
     from commitfs.cli.stores import given
     from commitfs.daemon.options import parse_options

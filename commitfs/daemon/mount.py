@@ -21,7 +21,8 @@ from commitfs.daemon.daemonize import single
 from commitfs.daemon.mountinfo import mounted_at, mounts
 from commitfs.daemon.preflight import check_mountpoint, check_store_path
 from commitfs.daemon.signals import on_signal
-from commitfs.errors import CommitfsError, CorruptError, LockedError, one_line
+from commitfs.errors import CommitfsError, CorruptError, LockedError, UsageError, one_line
+from commitfs.format.slot import DEFAULT_ALIGN
 from commitfs.fuse import FSTYPE
 from commitfs.fuse.session import Session, SessionOptions
 from commitfs.store.committer import GroupCommitter
@@ -143,11 +144,12 @@ async def _open_store(plan: Plan, there: bool, stack: AsyncExitStack, served: tr
     if there:
         store = await _patiently(plan.store, writable)
         stack.callback(store.close)
+        _check_align(store, plan.options.align)
         _check_root(store)
         check_mountpoint(plan.mountpoint, plan.store, plan.fusermount)
         return store
     check_mountpoint(plan.mountpoint, plan.store, plan.fusermount)
-    create_store(os.fsdecode(plan.store))
+    create_store(os.fsdecode(plan.store), align=plan.options.align or DEFAULT_ALIGN)
     store = Store.open(os.fsdecode(plan.store), writable=writable)
     stack.callback(store.close)
 
@@ -159,6 +161,15 @@ async def _open_store(plan: Plan, there: bool, stack: AsyncExitStack, served: tr
 
     stack.callback(unmake)
     return store
+
+
+def _check_align(store: Store, wanted: int | None) -> None:
+    """An alignment asked for cannot be had where the store was made with another."""
+    if wanted is not None and wanted != store.align:
+        raise UsageError(
+            f"{store.path} was made with align={store.align}, which stays: leave out align={wanted}, or make "
+            "another store"
+        )
 
 
 def _check_root(store: Store) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from commitfs.errors import UsageError
+from commitfs.format.slot import ALIGNMENTS
 
 KNOWN = (
-    "ro, rw, settle=SECONDS, history=visible, history=hidden, allow_other, fsname=NAME, "
+    "ro, rw, settle=SECONDS, history=visible, history=hidden, align=8|512|4096, allow_other, fsname=NAME, "
     "and mount(8)'s exec, noexec, suid, nosuid, dev, nodev, atime, noatime, nodiratime, sync, async, dirsync"
 )
 
@@ -57,6 +58,9 @@ class MountOptions:
     """Seconds until a staged change is committed; 0: each is a commit of its own, at once."""
     history_visible: bool = False
     allow_other: bool = False
+    align: int | None = None
+    """Alignment of a store made by this mount, in bytes; one that is there must have it.  None: 8, or
+    whatever it has."""
     fsname: bytes | None = None
     """Name shown as the mount's source in place of the store's path."""
     flags: tuple[str, ...] = ()
@@ -77,7 +81,7 @@ def parse_options(given: Iterable[str]) -> MountOptions:
 
 def _with(options: MountOptions, word: str) -> MountOptions:
     name, equals, value = word.partition("=")
-    if name in ("settle", "history", "fsname") and not (equals and value):
+    if name in ("settle", "history", "align", "fsname") and not (equals and value):
         raise UsageError(f"mount option {name} needs a value; known options are {KNOWN}")
     if name == "settle":
         return replace(options, settle=_seconds(value))
@@ -85,6 +89,8 @@ def _with(options: MountOptions, word: str) -> MountOptions:
         if value not in ("visible", "hidden"):
             raise UsageError(f"history={value}: it can be visible or hidden")
         return replace(options, history_visible=value == "visible")
+    if name == "align":
+        return replace(options, align=_alignment(value))
     if name == "fsname":
         return replace(options, fsname=os.fsencode(value.replace("\\,", ",")))
     if word in ("ro", "rw"):
@@ -106,3 +112,11 @@ def _seconds(value: str) -> float:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise UsageError(f"settle={value}: it must be a number of seconds, 0 or more")
     return seconds
+
+
+def _alignment(value: str) -> int:
+    for align in ALIGNMENTS:
+        if value == str(align):
+            return align
+    *others, last = map(str, ALIGNMENTS)
+    raise UsageError(f"align={value}: it can be {', '.join(others)} or {last}")

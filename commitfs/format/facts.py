@@ -19,7 +19,7 @@ MAX_BYTES = 4096
 
 OPS = (
     "write", "create", "mkdir", "symlink", "mknod", "link", "unlink", "rmdir", "rename",
-    "exchange", "setattr", "setxattr", "removexattr", "truncate",
+    "exchange", "setattr", "setxattr", "removexattr", "truncate", "lost",
 )  # fmt: skip
 """Append only: a change is stored as its index here."""
 _CODE = {name: code for code, name in enumerate(OPS)}
@@ -81,6 +81,8 @@ def decode_facts(block: bytes, crc32c: Callable[[Buffer], int]) -> Facts:
         raise CorruptError("facts of a commit are damaged")
     _, _, clock_ns, uid, pid, count, truncated, plen = _HEAD.unpack_from(block)
     at = _HEAD.size + plen
+    if at > len(block) - _CRC.size:
+        raise CorruptError("facts of a commit are damaged")
     changes: list[Change] = []
     try:
         for _ in range(count):

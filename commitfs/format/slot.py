@@ -23,6 +23,7 @@ _FAMILY: Final = b"PURETRE"
 RO_COMPAT_KNOWN: Final = 0
 INCOMPAT_KNOWN: Final = 0
 ALIGNMENTS: Final = (8, 512, 4096)
+DEFAULT_ALIGN: Final = 8
 
 _HEADER: Final = struct.Struct("<8sIIIIQQ16sQQ")
 _HEAD_AT: Final = 128
@@ -131,6 +132,7 @@ def newest(slots: Sequence[Slot | Unreadable]) -> Slot | None:
 
 __all__ = [
     "ALIGNMENTS",
+    "DEFAULT_ALIGN",
     "EARLIER_MAGIC",
     "MAGIC",
     "SLOT_OFFSETS",

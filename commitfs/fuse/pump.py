@@ -65,7 +65,7 @@ class ReadLock:
 
 
 class Pump:
-    """Stands in for ``trio.lowlevel`` in pyfuse3; all but `wait_readable` is trio's own."""
+    """Stands in for ``trio.lowlevel`` in pyfuse3; all but waiting and the end of it is trio's own."""
 
     def __init__(self, idle: Callable[[], bool], clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._idle = idle
@@ -73,6 +73,7 @@ class Pump:
         self._looks: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
         self._turned = clock()
         self._fd = -1
+        self._closing = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio.lowlevel, name)
@@ -91,6 +92,8 @@ class Pump:
                 break
             if now - self._turned >= IDLE_TURN_NS:
                 await trio.lowlevel.checkpoint()
+                if self._closing:
+                    raise trio.ClosedResourceError("the session has ended")
                 self._turned = now = clock()
                 continue
             until = until or now + AWAKE_NS
@@ -98,6 +101,12 @@ class Pump:
             now = clock()
         await trio.lowlevel.wait_readable(fd)
         self._turned = clock()
+
+    def notify_closing(self, fd: int) -> None:
+        """What pyfuse3 ends a session with.  Who is in the midst of a turn of the loop is not waiting, so
+        trio cannot wake him; he would go to sleep then, and the daemon with him."""
+        self._closing = True
+        trio.lowlevel.notify_closing(fd)
 
     def waiting(self) -> bool:
         """Whether a request has come that nobody has read."""

@@ -83,8 +83,9 @@ int cfs_tree_put(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t
 int cfs_tree_apply(cfs_tree *t, const uint8_t *edits, size_t size);
 int cfs_tree_touch(cfs_tree *t, const uint8_t *keys, size_t size);
 int cfs_tree_delete(cfs_tree *t, const uint8_t *key, size_t key_size);
-int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond);
-int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
+int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond, const uint8_t *high,
+                     size_t high_size);
+int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *low, size_t low_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
 int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset);

@@ -184,6 +184,8 @@ static bool unpack(const uint8_t *stored, size_t size, uint8_t *body, size_t len
         memcpy(body, stored + CFS_HEADER, length);
         return true;
     }
+    /* LZ4 lets a match begin where it is copied to, and would bring to light what was in memory there. */
+    memset(body, 0, length);
     return stored[3] == CFS_LZ4 && size < length &&
            LZ4_decompress_safe((const char *)stored + CFS_HEADER, (char *)body, (int)size, (int)length) == (int)length;
 }

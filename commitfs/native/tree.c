@@ -183,8 +183,9 @@ static int copy_entries(cfs_tree *t, const cfs_node *n, unsigned first, unsigned
     return (int)(end - begin);
 }
 
-/* Copies the leaf beside the one `path` leads to, on the right or on the left. */
-static int copy_neighbour(cfs_tree *t, const cfs_path *path, bool right)
+/* Copies the leaf beside the one `path` leads to, on the right or on the left, unless all its keys are out of bounds:
+   on the right at or above `bound`, on the left below it.  The keys above the leaves tell, and it is not read then. */
+static int copy_neighbour(cfs_tree *t, const cfs_path *path, bool right, const uint8_t *bound, size_t bound_size)
 {
     unsigned depth = path->depth - 1;
     do {
@@ -192,7 +193,14 @@ static int copy_neighbour(cfs_tree *t, const cfs_path *path, bool right)
             return 0;
     } while (right ? path->index[depth] + 1u == path->node[depth]->count : path->index[depth] == 0);
     cfs_node *n = path->node[depth];
-    unsigned index = right ? path->index[depth] + 1 : path->index[depth] - 1;
+    unsigned index = path->index[depth];
+    if (bound) {
+        cfs_entry edge = cfs_entry_of(n, right ? index + 1 : index);
+        int order = cfs_compare(edge.key, edge.key_size, bound, bound_size);
+        if (right ? order >= 0 : order <= 0)
+            return 0;
+    }
+    index = right ? index + 1 : index - 1;
     while (n->level > 0) {
         cfs_pointer p;
         cfs_child_pointer(&p, n, index);
@@ -203,7 +211,8 @@ static int copy_neighbour(cfs_tree *t, const cfs_path *path, bool right)
     return copy_entries(t, n, 0, n->count);
 }
 
-int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond)
+int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond, const uint8_t *high,
+                     size_t high_size)
 {
     if (t->root.offset == 0)
         return 0;
@@ -213,13 +222,14 @@ int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyon
     if (rc == 0) {
         const cfs_node *leaf = path.node[path.depth - 1];
         unsigned first = path.index[path.depth - 1] + (beyond && path.exact);
-        rc = first < leaf->count ? copy_entries(t, leaf, first, leaf->count) : copy_neighbour(t, &path, true);
+        rc = first < leaf->count ? copy_entries(t, leaf, first, leaf->count)
+                                 : copy_neighbour(t, &path, true, high, high_size);
     }
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;
 }
 
-int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size)
+int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *low, size_t low_size)
 {
     if (t->root.offset == 0)
         return 0;
@@ -228,7 +238,8 @@ int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size)
     int rc = cfs_tree_descend(t, key, key_size, &path);
     if (rc == 0) {
         unsigned last = path.index[path.depth - 1];
-        rc = last > 0 ? copy_entries(t, path.node[path.depth - 1], 0, last) : copy_neighbour(t, &path, false);
+        rc = last > 0 ? copy_entries(t, path.node[path.depth - 1], 0, last)
+                      : copy_neighbour(t, &path, false, low, low_size);
     }
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;

@@ -68,10 +68,12 @@ int cfs_tree_delete(cfs_tree *t, const uint8_t *key, size_t key_size);
 int cfs_tree_apply(cfs_tree *t, const uint8_t *edits, size_t size);
 
 /* Copies entries of one leaf to t->out, in the form they are stored in, and returns their bytes: those not below
-   `key` (with `beyond`: above it), or those below it; of the first, or last, leaf that has any.  0: there are none.
-   -EAGAIN. */
-int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond);
-int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size);
+   `key` (with `beyond`: above it), or those below it; of the first, or last, leaf that has any.  0: there are none, or
+   none below `high`, or at or above `low`, which are NULL where all are wanted; entries beyond them may be among those
+   copied.  -EAGAIN. */
+int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyond, const uint8_t *high,
+                     size_t high_size);
+int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *low, size_t low_size);
 
 /* Build: begin, then store with the offset given to the bytes of the call before (0 at first) until it returns 0.
    Each call leaves the bytes of the next node in t->out and returns their length.  After 0 the tree is clean and `root`

@@ -14,15 +14,11 @@ from enum import Enum
 from commitfs.errors import CorruptError
 from commitfs.format.node import NO_ROOT, Root
 from commitfs.format.record import COMMIT, FIRST, LOG_START, RECORD_SIZE, Candidate, Fields, parse, skip_id
-from commitfs.format.record import MAGIC as RECORD_MAGIC
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, Unreadable, parse_slot
 from commitfs.native import crc32c
-from commitfs.store.index import as_far_as_readable
 from commitfs.store.nodes import Nodes
+from commitfs.store.search import next_record
 from commitfs.store.store import Store
-
-WINDOW = 1 << 20
-"""Bytes looked through at a time for the next record behind damage."""
 
 
 class Severity(Enum):
@@ -194,24 +190,12 @@ class _StoreCheck:
         Behind the published end that takes one written when all up to `at` was durable; others are
         what a crash left of commits that were never acknowledged.
         """
-        size = int(self.store.file_bytes)
-        base = start + 7 & ~7
-        while base < size:
-            window = as_far_as_readable(self.store.read, base, min(WINDOW + RECORD_SIZE, size - base))
-            place = window.find(RECORD_MAGIC)
-            while 0 <= place < WINDOW:
-                if place % 8 == 0:
-                    found = parse(window, crc32c, place)
-                    if (
-                        found is not None
-                        and found.offset == base + place
-                        and found.store == self.store.store_number
-                        and (found.offset < self.end or found.synced > at)
-                    ):
-                        return found
-                place = window.find(RECORD_MAGIC, place + 1)
-            base += WINDOW
-        return None
+
+        def accept(found: Candidate) -> bool:
+            ours = found.store == self.store.store_number
+            return ours and (found.offset < self.end or found.synced > at)
+
+        return next_record(self.store.read, start, int(self.store.file_bytes), accept)
 
     def _gap(self, at: int, behind: Candidate | None) -> Finding:
         to = self.end if behind is None else behind.offset

@@ -9,6 +9,7 @@ from typing import Final
 from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError
 from commitfs.format.record import COMMIT, LOG_START, MAGIC, RECORD_SIZE, Record, parse, skip_id
+from commitfs.types import OFFSET_LIMIT
 
 _CACHED: Final = 4096
 _WINDOW: Final = 256 << 10
@@ -46,6 +47,15 @@ class Skips:
         """Newest last."""
         self._leap = False
 
+    @classmethod
+    def without_records(cls, commit_id: int) -> "Skips":
+        """After commit `commit_id`, which is not in this log, as is none before it."""
+        chain = []
+        while commit_id:
+            chain.append((commit_id, 0))
+            commit_id = skip_id(commit_id)
+        return cls(chain)
+
     def next(self) -> int:
         """Offset that the next commit's skip pointer holds; 0: none."""
         chain = self._chain
@@ -67,7 +77,8 @@ class Skips:
 
 class Index:
     """Thread-safe.  `read` gives the log's bytes at an offset; `placed` are records not written yet;
-    `report` is told, once for each place, what is damaged and was passed by."""
+    `report` is told, once for each place, what is damaged and was passed by; `size` tells where the file
+    ends; `copies` are records that slots hold too, by offset."""
 
     def __init__(
         self,
@@ -76,10 +87,14 @@ class Index:
         *,
         placed: Mapping[int, Record] | None = None,
         report: Callable[[str], None] = lambda message: None,
+        size: Callable[[], int] = lambda: OFFSET_LIMIT,
+        copies: Mapping[int, Record] | None = None,
     ) -> None:
         self._read = read
         self._placed = placed if placed is not None else {}
         self._report = report
+        self._size = size
+        self._copies = copies if copies is not None else {}
         self._reported: set[int] = set()
         self._store = store
         self._cache: OrderedDict[int, Record] = OrderedDict()
@@ -109,7 +124,10 @@ class Index:
                 return known
         found = parse(self._read(offset, RECORD_SIZE), native.crc32c)
         if found is None:
-            raise CorruptError(f"the record of commit {commit_id}", offset)
+            copy = self._copies.get(offset)
+            if copy is None or copy.id != commit_id:
+                raise CorruptError(f"the record of commit {commit_id}", offset)
+            return copy
         record = found.confirm(offset=offset, store=self._store, id=commit_id)
         self.remember(record)
         return record
@@ -203,10 +221,11 @@ class Index:
         if error.offset not in self._reported:
             self._reported.add(error.offset)
             self._report(f"{error}: run commitfs check")
-        end = error.offset
+        size = self._size()
+        end = min(error.offset, size) + 7 & ~7
         while end > LOG_START:
             start = max(end - _WINDOW, LOG_START)
-            window = as_far_as_readable(self._read, start, end - start + RECORD_SIZE - 8)
+            window = as_far_as_readable(self._read, start, min(end + RECORD_SIZE - 8, size) - start)
             at = window.rfind(MAGIC, 0, end - start + len(MAGIC) - 1)
             while at >= 0:
                 found = parse(window, native.crc32c, at) if not at % 8 else None

@@ -200,7 +200,7 @@ class Log:
         except BaseException:  # no memory: whoever takes next seals them anew
             self.queue.extendleft(reversed(entries))
             raise
-        self.tail.claim(group.offset + group.size)
+        self.tail.claim(group.end)  # with what a pad leaves unwritten: zeros must not share its unit
         self.in_flight = group
         return group
 

@@ -6,7 +6,7 @@ first record.
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,8 +39,8 @@ from commitfs.format.slot import (
 from commitfs.store.file import StoreFile, is_no_room
 from commitfs.store.puretre2 import whole
 from commitfs.store.tail import Tail
+from commitfs.store.walk import each, follow
 
-_WINDOW: Final = 64 << 10
 _SCAN: Final = 1 << 20
 _PAGE: Final = 64 << 10
 """Caches are dropped from a multiple of the largest page size on."""
@@ -66,12 +66,18 @@ class Found:
     """Why a writer must not write here, other than damage."""
     lost_slots: bool = False
 
+    def copies(self) -> dict[int, Record]:
+        """Records of which the slots hold a copy, by their offsets."""
+        slots = [slot for slot in self.slots if isinstance(slot, Slot) and slot.store == self.slot.store]
+        return {slot.head.offset: slot.head for slot in slots if slot.head is not None}
+
 
 def look(file: StoreFile, path: str, report: Report) -> Found:
     """Find the newest commit; FormatError, CorruptError."""
     found = _start(file, path, report)
     try:
         _walk_on(file, found)
+        _go_on_behind_damage(file, found)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -82,6 +88,22 @@ def look(file: StoreFile, path: str, report: Report) -> Found:
     return found
 
 
+def _go_on_behind_damage(file: StoreFile, found: Found) -> None:
+    """For readers, as `_scan` for the writer.  A writer may be at work: what was not there at the walk's
+    end may be there now, and then it was no damage."""
+    while True:
+        beyond = replace(found, state=replace(found.state))
+        _scan(file, beyond, file.size())
+        if beyond.head is found.head:
+            return
+        head, _ = follow(file, found.state)
+        if head is None:
+            found.state, found.head = beyond.state, beyond.head
+            found.damage = found.damage or beyond.damage
+            return
+        found.head = head
+
+
 def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
     """The same for the writer, with the device's contents; then the end is cleared for its records.
 
@@ -89,7 +111,7 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
     """
     file.sync()
     file.drop_cache(0, _PAGE)
-    if any(isinstance(slot, Slot) and slot.earlier for slot in _slots(file)):
+    if any(isinstance(slot, Slot) and slot.earlier for slot in read_slots(file)):
         file.drop_cache(0)
     found = _start(file, path, report)
     file.drop_cache(found.state.offset // _PAGE * _PAGE)
@@ -112,7 +134,7 @@ def recover(file: StoreFile, path: str, report: Report) -> tuple[Found, Tail]:
 # -- where the walk starts -----------------------------------------------------------------------
 
 
-def _slots(file: StoreFile) -> list[Slot | Unreadable]:
+def read_slots(file: StoreFile) -> list[Slot | Unreadable]:
     return [_slot(file, offset) for offset in SLOT_OFFSETS]
 
 
@@ -130,9 +152,11 @@ def _slot(file: StoreFile, offset: int) -> Slot | Unreadable:
 def _start(file: StoreFile, path: str, report: Report) -> Found:
     if file.size() == 0:
         raise FormatError(f"{path} is empty, not a store")
-    slots = _slots(file)
+    slots = read_slots(file)
+    number = number_of(file, slots)
     for at, seen in enumerate(slots):
-        if isinstance(seen, Slot) and seen.earlier and not whole(file, seen):
+        torn = isinstance(seen, Slot) and seen.earlier and not whole(file, seen)
+        if torn or (isinstance(seen, Slot) and number not in (0, seen.store)):
             slots[at] = Unreadable.DAMAGED
     slot = newest(slots)
     if slot is None:
@@ -144,7 +168,7 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     if size < end:
         raise CorruptError(
             f"{path} is truncated: it has {size} bytes of at least {end}; "
-            f"`truncate -s {end}` on a copy of it makes what is left readable"
+            f"`commitfs salvage {path} NEW` copies what is left into a new store"
         )
     if slot.head is None:
         state = WalkState.at_start(slot.store)
@@ -167,6 +191,21 @@ def _start(file: StoreFile, path: str, report: Report) -> Found:
     return found
 
 
+def number_of(file: StoreFile, slots: Sequence[Slot | Unreadable]) -> int:
+    """The store number that both slots say, or else the first record; 0 where there is none that can be
+    read.  A slot of another store, put there by whatever damaged the file, must not be believed."""
+    told = {slot.store for slot in slots if isinstance(slot, Slot)}
+    if len(told) == 1 and not any(isinstance(slot, Unreadable) for slot in slots):
+        return told.pop()
+    try:
+        first = parse(file.pread(RECORD_SIZE, LOG_START), native.crc32c)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return 0
+    return first.store if first is not None and first.offset == LOG_START else 0
+
+
 def _start_without_slots(file: StoreFile, path: str, report: Report, slots: list[Slot | Unreadable]) -> Found:
     """Both slots are lost: the log itself says where it starts and whose it is."""
     if Unreadable.NEWER in slots or Unreadable.UNKNOWN in slots:
@@ -174,14 +213,17 @@ def _start_without_slots(file: StoreFile, path: str, report: Report, slots: list
     first = parse(file.pread(RECORD_SIZE, LOG_START), native.crc32c)
     if first is None or first.offset != LOG_START or first.chain or not first.flags & FIRST:
         if Unreadable.DAMAGED in slots:
-            raise CorruptError(f"{path}: both head slots are damaged, and there is no log to read")
+            raise CorruptError(
+                f"{path}: both head slots and the beginning of the log are damaged; "
+                f"`commitfs salvage {path} NEW` copies what is left into a new store"
+            )
         raise FormatError(f"{path} is not a store of commitfs")
     report(f"{path}: both head slots are damaged; reading the log from its start")
     state = WalkState.at_start(first.store)
     state.commit_id = first.id - (first.kind == COMMIT)
     oldest = (0, 0)
     align = 8
-    for record in _each(file, replace(state)):
+    for record in each(file, replace(state)):
         if record.kind == COMMIT and not oldest[0]:
             oldest = (record.id, record.offset)
         elif record.kind == PAD:
@@ -203,45 +245,6 @@ def _start_without_slots(file: StoreFile, path: str, report: Report, slots: list
 # -- the walk ------------------------------------------------------------------------------------
 
 
-def _each(file: StoreFile, state: WalkState) -> Iterator[Record]:
-    """The records of a walk from `state`, which moves."""
-    want = RECORD_SIZE
-    while want:
-        base = state.offset
-        asked = max(want, _WINDOW)
-        window = _pread(file, asked, base)
-        want, passed = records.walk(window, base, state, native.crc32c)
-        yield from passed
-        if state.offset == base and len(window) < asked:
-            return  # the file ends within the record
-
-
-def _pread(file: StoreFile, length: int, offset: int) -> bytes:
-    """A record can claim 4 GiB that the file does not have: memory is taken for what there is only."""
-    return file.pread(min(length, max(file.size() - offset, 0)) if length > _SCAN else length, offset)
-
-
-def follow(file: StoreFile, state: WalkState, *, window: int = _WINDOW) -> tuple[Record | None, int]:
-    """Walk on from `state`, which moves.  The newest commit passed, if any, and the unknown flags of
-    the low byte seen on the way."""
-    flags = 0
-    raw = b""
-    want = RECORD_SIZE
-    while want:
-        base = state.offset
-        asked = max(want, window)
-        data = _pread(file, asked, base)
-        result = native.walk(data, base, state)
-        flags |= result.unknown_flags
-        want = result.need
-        if result.commits:
-            raw = data[state.commit_offset - base :][:RECORD_SIZE]
-        if state.offset == base and len(data) < asked:
-            break  # the file ends within the record
-    head = parse(raw, native.crc32c)
-    return (Record._make(head) if head is not None else None), flags
-
-
 def _walk_on(file: StoreFile, found: Found) -> None:
     if found.slot.align > 8 and file.writable:
         _to_group_end(file, found)
@@ -257,7 +260,7 @@ def _to_group_end(file: StoreFile, found: Found) -> None:
     records of a torn one were not acknowledged, and the next group must not share a sector with them."""
     step = replace(found.state)
     head = found.head
-    for record in _each(file, replace(found.state)):
+    for record in each(file, replace(found.state)):
         step.step(record)
         if record.kind == COMMIT:
             head = record
@@ -365,4 +368,4 @@ def _mend_slots(file: StoreFile, found: Found) -> None:
         found.slots[at] = found.slot = slot
 
 
-__all__ = ["Found", "Report", "follow", "look", "recover"]
+__all__ = ["Found", "Report", "look", "number_of", "read_slots", "recover"]

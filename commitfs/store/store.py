@@ -9,15 +9,17 @@ from commitfs import native
 from commitfs.errors import CorruptError, NotFoundError, ReadOnlyError
 from commitfs.format.node import NO_ROOT
 from commitfs.format.record import COMMIT, RECORD_SIZE, Record, WalkState, parse
+from commitfs.format.slot import DEFAULT_ALIGN
 from commitfs.store.file import STAGE_ALIGN, StoreFile, open_file
 from commitfs.store.heads import Heads
 from commitfs.store.index import Index, Skips
 from commitfs.store.log import Entry, Log, Ticket
 from commitfs.store.make import make_file, new_image
 from commitfs.store.nodes import Nodes
-from commitfs.store.recover import Found, follow, look, recover
+from commitfs.store.recover import Found, look, recover
 from commitfs.store.tree import Tree
 from commitfs.store.txn import BYTES_LIMIT, Txn
+from commitfs.store.walk import follow
 from commitfs.types import OFFSET_LIMIT, CommitId
 
 _SLACK: Final = 64 << 10
@@ -56,6 +58,7 @@ class Store:
         self._superseded: list[StoreFile] = []
         self._refused: Exception | None = None
         self._skips: Skips | None = None
+        self._first_id = 1
         self._adopt_found(found)
 
     def _adopt_found(self, found: Found) -> None:
@@ -70,11 +73,13 @@ class Store:
             found.slot.store,
             placed=self.log.placed if self.log is not None else None,
             report=self._report,
+            size=lambda: self.file.size(),
+            copies=found.copies(),
         )
         self.nodes = Nodes(self)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], *, align: int = 8) -> None:
+    def create(cls, path: str | os.PathLike[str], *, align: int = DEFAULT_ALIGN) -> None:
         """Make a store without commits, mode 0600, whole or not at all; UsageError if `path` exists.
 
         `align`: groups of commits begin at multiples of this, for media that may damage bytes beside
@@ -172,7 +177,7 @@ class Store:
     @property
     def next_id(self) -> CommitId:
         head = self.head
-        return CommitId(head.id + 1 if head is not None else 1)
+        return CommitId(head.id + 1 if head is not None else self._first_id)
 
     @property
     def oldest_id(self) -> CommitId:
@@ -340,7 +345,12 @@ class Store:
             surplus = self._begin_surplus(log, expect - BYTES_LIMIT)
         else:
             log.tail.reserve(log.placed_end + expect + _SLACK)
-        return Txn(log, self._skips, surplus)
+        return Txn(log, self._skips, surplus, self.next_id)
+
+    def number_from(self, commit_id: int) -> None:
+        """Give the first commit of a store that has none this id, since it goes on where another ended."""
+        self._first_id = commit_id
+        self._skips = Skips.without_records(commit_id - 1)
 
     def _begin_surplus(self, log: Log, nbytes: int) -> Entry:
         end = log.stage_end(nbytes + STAGE_ALIGN)

@@ -128,8 +128,9 @@ class Tree:
     def scan(self, lo: bytes, hi: bytes | None = None) -> Iterator[Entry]:
         """Entries with lo <= key < hi, ascending."""
         key, beyond = lo, 0
+        bound, bound_size = (ffi.NULL, 0) if hi is None else (hi, len(hi))
         while True:
-            while (size := _forward(self._tree, key, len(key), beyond)) < 0:
+            while (size := _forward(self._tree, key, len(key), beyond, bound, bound_size)) < 0:
                 self._load(size)
             if size == 0:
                 return
@@ -150,7 +151,7 @@ class Tree:
     def scan_back(self, hi: bytes, lo: bytes = b"") -> Iterator[Entry]:
         """Entries with lo <= key < hi, descending."""
         while True:
-            while (size := _backward(self._tree, hi, len(hi))) < 0:
+            while (size := _backward(self._tree, hi, len(hi), lo, len(lo))) < 0:
                 self._load(size)
             if size == 0:
                 return
@@ -211,12 +212,20 @@ class Tree:
         return Tree(self.nodes, self.root)
 
 
-def diff(nodes: Nodes, a: Root, b: Root) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+Gap = Callable[[bytes, bytes | None, CorruptError], None]
+"""Told of a node that cannot be read: the lowest key that can be in it, the lowest above it (None: it is
+the last), and why."""
+
+
+def diff(
+    nodes: Nodes, a: Root, b: Root, *, gap_a: Gap | None = None, gap_b: Gap | None = None
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
     """Keys at which two trees differ, ascending, with the value in `a` and in `b` (None: absent).
 
-    Nodes that both share are neither read nor looked at.
+    Nodes that both share are neither read nor looked at.  CorruptError where a node cannot be read; or
+    `gap_a` and `gap_b`, where given, are told, and the node counts as empty in that tree.
     """
-    left, right = _Side(nodes, a), _Side(nodes, b)
+    left, right = _Side(nodes, a, gap_a), _Side(nodes, b, gap_b)
     while left.rest or right.rest:
         x, y = left.next(), right.next()
         # A node is opened only when nothing can be said without: whatever is met on one side before the
@@ -269,8 +278,9 @@ class _Below:
 class _Side:
     """What one of two compared trees has still to show: nodes and entries in order, the next one last."""
 
-    def __init__(self, nodes: Nodes, root: Root) -> None:
+    def __init__(self, nodes: Nodes, root: Root, gap: Gap | None) -> None:
         self._nodes = nodes
+        self._gap = gap
         self.rest: list[_Below | Entry] = [_Below(root, b"")] if root.offset else []
 
     def next(self) -> _Below | Entry | None:
@@ -279,8 +289,35 @@ class _Side:
     def open(self, node: _Below) -> None:
         """Put what is in the next node in its place."""
         self.rest.pop()
-        if node.at.level == 0:
-            self.rest.extend(reversed(self._nodes.entries(node.at)))
-        else:
-            below = self._nodes.children(node.at)
-            self.rest.extend(_Below(at, low or node.low) for low, at in reversed(below))
+        try:
+            if node.at.level == 0:
+                self.rest.extend(reversed(self._nodes.entries(node.at)))
+            else:
+                below = self._nodes.children(node.at)
+                self.rest.extend(_Below(at, low or node.low) for low, at in reversed(below))
+        except CorruptError as error:
+            if self._gap is None:
+                raise
+            after = self.next()
+            high = after.low if isinstance(after, _Below) else after[0] if after is not None else None
+            self._gap(node.low, high, error)
+
+
+def readable(nodes: Nodes, root: Root, lo: bytes, hi: bytes, gap: Gap) -> Iterator[Entry]:
+    """Entries of a tree with lo <= key < hi, ascending, as far as they can be read; `gap` is told of the
+    nodes in which others of them may be."""
+    waiting: list[tuple[Root, bytes, bytes | None]] = [(root, b"", None)] if root.offset else []
+    while waiting:
+        at, low, high = waiting.pop()
+        try:
+            if at.level == 0:
+                yield from (entry for entry in nodes.entries(at) if lo <= entry[0] < hi)
+                continue
+            below = nodes.children(at)
+        except CorruptError as error:
+            gap(low, high, error)
+            continue
+        ends = [key for key, _ in below[1:]]
+        for (key, child), end in reversed(list(zip(below, [*ends, high], strict=True))):
+            if key < hi and (end is None or end > lo):
+                waiting.append((child, key or low, end))

@@ -80,15 +80,14 @@ class _Surplus:
 class Txn:
     """A commit being placed.  No other is begun, and no group taken, before `finish` or `abort`."""
 
-    def __init__(self, log: Log, skips: Skips, surplus: Entry | None) -> None:
+    def __init__(self, log: Log, skips: Skips, surplus: Entry | None, commit_id: CommitId) -> None:
         self._log = log
         self._skips = skips
         self._surplus = _Surplus(log, surplus) if surplus is not None else None
         self._offset = log.placed_end
         self._buffers: list[bytes] = []
         self._length = 0
-        head = log.head
-        self.id = CommitId(head.id + 1 if head is not None else 1)
+        self.id = commit_id
         log.open = True
 
     @property
@@ -107,13 +106,22 @@ class Txn:
         self._length += len(kept)
         return self._offset + RECORD_SIZE + self._length - len(kept)
 
-    def finish(self, *, root: Root, time_ns: int, branch: int = 0, parent: Record | None = None) -> Ticket:
-        """Queue the commit.  `time_ns` is the wall clock; recorded times never go backwards (P3)."""
+    def finish(
+        self,
+        *,
+        root: Root,
+        time_ns: int,
+        branch: int = 0,
+        parent: Record | None = None,
+        parentless: bool = False,
+    ) -> Ticket:
+        """Queue the commit.  `time_ns` is the wall clock; recorded times never go backwards (P3).
+        Without `parent` it follows the newest commit, or, if `parentless`, none."""
         log = self._log
         head = log.head
         if self._surplus is not None:
             self._surplus.sync()
-        if parent is None:
+        if parent is None and not parentless:
             parent = head
         crc = self._keep()
         prev, last = (head.offset, head.time_ns) if head is not None else (0, time_ns)

@@ -45,11 +45,12 @@ from commitfs.format.keys import (
     split_key,
     type_range,
 )
-from commitfs.format.node import NO_ROOT
+from commitfs.format.node import KEY_MAX, NO_ROOT
 from commitfs.format.record import RECORD_SIZE, Record
 from commitfs.store.check import Finding, Seen, Severity
 from commitfs.store.store import Store
-from commitfs.store.tree import diff
+from commitfs.store.tree import diff, readable
+from commitfs.vfs.paths import joined, path_in
 
 Change = tuple[bytes, bytes | None, bytes | None]
 """(key, old value, new value)"""
@@ -120,19 +121,8 @@ class _CommitCheck:
 
     def _readable(self) -> Iterator[Change]:
         """All of the tree that can be read, as if it were new."""
-        lo, step = b"", 1
-        while True:
-            try:
-                for key, value in self.tree.scan(lo):
-                    yield key, None, value
-                    lo, step = key + b"\0", 1
-                return
-            except CorruptError:
-                # No telling how many keys are missing: go on at ever later inodes.
-                ino = int.from_bytes(lo[:8], "big") + step
-                if ino >= 1 << 64:
-                    return
-                lo, step = ino.to_bytes(8, "big"), step * 2
+        everything = readable(self.store.nodes, self.tree.root, b"", b"\xff" * KEY_MAX, lambda *gap: None)
+        return ((key, None, value) for key, value in everything)
 
     def _groups(self, changes: Iterator[Change]) -> Iterator[Finding]:
         for ino, group in groupby(self._known(changes), key=lambda change: split_key(change[0])[0]):
@@ -173,30 +163,10 @@ class _CommitCheck:
             return None
 
     def _damage(self, message: str, *, ino: int = 0, name: bytes = b"", offset: int = -1) -> Finding:
-        path = self.path(ino) if ino else b""
+        path = path_in(self.tree, ino) if ino else b""
         if name:
-            path = path + b"/" + name if path else name
+            path = joined(path, name)
         return Finding(Severity.DAMAGE, self.commit, offset, path, message)
-
-    def path(self, ino: int) -> bytes:
-        """Path of an inode as far as it can be told; what cannot begins with its number."""
-        parts: list[bytes] = []
-        passed: list[int] = []
-        try:
-            while ino != ROOT_INO:
-                if len(passed) > 4096 or ino in passed:
-                    return b"<inode %d>" % passed[0]
-                passed.append(ino)
-                inode = self.inode(ino)
-                dentry = None if inode is None else self.dentry(inode.parent, inode.cookie)
-                if inode is None or dentry is None or dentry.ino != ino:
-                    parts.append(b"<inode %d>" % ino)
-                    break
-                parts.append(dentry.name)
-                ino = inode.parent
-        except CorruptError:
-            parts.append(b"<inode %d>" % ino)
-        return b"/".join(reversed(parts))
 
     def check_blob(self, blob: Blob, what: str) -> str | None:
         """What is wrong with bytes kept outside the tree."""
@@ -337,6 +307,10 @@ class _InodeCheck:
             left = next(self.c.tree.scan(*inode_range(self.ino)), None)
             if left is not None:
                 yield self._wrong("the inode is gone, something of it is left")
+            if old is not None and old.parent:
+                dentry = self.c.dentry(old.parent, old.cookie)
+                if dentry is not None and dentry.ino == self.ino:
+                    yield self._wrong(f"the inode of a name in directory {old.parent} is gone")
             return
         if self.c.whole:
             yield from self._check_counts(new, old)

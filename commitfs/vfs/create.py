@@ -7,6 +7,7 @@ import time
 from commitfs.format.facts import Change, Facts, encode_facts
 from commitfs.format.inode import Inode, encode_inode
 from commitfs.format.keys import ROOT_INO, inode_key
+from commitfs.format.slot import DEFAULT_ALIGN
 from commitfs.native import crc32c
 from commitfs.store.make import new_file, new_image, write_file
 from commitfs.store.store import Store
@@ -32,10 +33,11 @@ def create_store(
     mode: int = 0o755,
     uid: int | None = None,
     gid: int | None = None,
-    align: int = 8,
+    align: int = DEFAULT_ALIGN,
 ) -> None:
     """Make a store with an empty root directory.  Atomic: after a crash it is there whole or not at all.
 
+    `mode`, `uid` and `gid` are the root directory's, `align` the store's (`Store.create`).
     Raises UsageError when `path` exists (it is never touched) or its directory does not, OSError when
     there is no room or no permission.
     """

@@ -103,8 +103,10 @@ class Files:
         if writable:
             node.writers += 1
         self.live.pin(node)
-        # direct_io saves the kernel a GETXATTR before every write; but O_SYNC then sends no FSYNC.
-        direct = flags & os.O_ACCMODE == os.O_WRONLY and not handle.sync
+        # direct_io saves the kernel a GETXATTR before every write.  And it hands a write over in one piece
+        # (below 1 MiB), where the page cache splits it at the first page it has not got: an O_SYNC write
+        # would be two commits, the first of them of half of it.
+        direct = flags & os.O_ACCMODE == os.O_WRONLY
         return handle, Opened(fh, direct, not direct)
 
     async def open(self, fh: int, ino: int, flags: int, ctx: Ctx) -> Opened:

@@ -168,9 +168,9 @@ class InodeNumbers:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        value = space.tree.get(ALLOCATOR_KEY)
-        self._next = decode_allocator(value) if value else 1
-        self._saved = self._next
+        self._next = self._saved = 0
+        """The next free group, and what the tree says of it; 0: not asked yet, since a tree in which that is
+        damaged can be read all the same."""
         self._wrapped = False
 
     def take(self, parent: Node, directory: bool) -> int:
@@ -193,6 +193,9 @@ class InodeNumbers:
 
     def _group(self) -> int:
         space = self._space
+        if not self._next:
+            value = space.tree.get(ALLOCATOR_KEY)
+            self._next = self._saved = decode_allocator(value) if value else 1
         for _ in range(MAX_LIVE_INO // GROUP):
             if self._next * GROUP + GROUP > MAX_LIVE_INO:
                 self._next, self._wrapped = 1, True

@@ -26,6 +26,7 @@ from commitfs.format.keys import (
     tombstone_key,
     type_range,
 )
+from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
 from commitfs.store.store import Store
 from commitfs.store.tree import Tree, diff
@@ -68,12 +69,14 @@ def changes_of(store: Store, path: bytes) -> Iterator[Record]:
 
 
 def _at_or_before(store: Store, commit: int) -> Record | None:
-    """The newest commit up to an id whose record can be read."""
+    """The newest commit up to an id that can be read; not one that only stands for one lost."""
     for number in range(commit, int(store.oldest_id) - 1, -1):
         try:
-            return store.record(number)
+            record = store.record(number)
         except CorruptError:
             continue
+        if record.root != NO_ROOT:
+            return record
     return None
 
 
@@ -110,6 +113,8 @@ def _below(store: Store, directory: int, newest: int, since: int) -> Iterator[Re
     after: Record | None = None
     tree = store.tree(None)
     for record in store.records(newest):
+        if record.root == NO_ROOT:
+            continue
         before = store.tree(record)
         if after is not None and _differs_below(store, before, tree, directory):
             yield after

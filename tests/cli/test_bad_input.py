@@ -183,6 +183,7 @@ MOUNTS = [
     (["m/s.db", "m"], "hidden"),
     (["s.db", "m", "-o", "nonsense"], "settle=SECONDS"),
     (["s.db", "m", "-o", "settle=soon"], "settle"),
+    (["s.db", "m", "-o", "align=1024"], "8, 512 or 4096"),
     (["s.db", "m", "-o", "ro"], "no store"),
     (["s.db", "m", "--log", "no/such/log"], "no/such/log"),
     (["s.db", "missing", "--log", "new.log"], "missing"),

@@ -1,7 +1,6 @@
 """check: exit codes and findings."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +11,17 @@ from tests.cli.conftest import BIG, Cli
 
 def test_sound(cli: Cli, store: Path) -> None:
     assert cli("check", store) == (0, b"sound: 8 commits read\n", "")
-    assert cli("check", store, "--json") == (0, b"", "")
+    ran = cli("check", store, "--json")
+    (summary,) = [json.loads(line)["summary"] for line in ran.lines]
+    assert (ran.code, ran.err) == (0, "")
+    assert summary == {
+        "damage": False,
+        "commits": 8,
+        "oldest": 1,
+        "newest": 8,
+        "sound": [{"first": 1, "last": 8}],
+        "damaged": [],
+    }
 
 
 @pytest.fixture
@@ -30,14 +39,21 @@ def test_damage(cli: Cli, damaged: Path) -> None:
     assert (ran.code, ran.err) == (1, "")
     assert ran.lines[0].startswith("damage, commit 00000008, offset ")
     assert ", big: " in ran.lines[0]
-    assert ran.lines[-1] == "damage was found; 8 commits read"
+    assert ran.lines[1:] == [
+        "damage was found; 8 commits read",
+        "commit 8: big damaged",
+        "commits 1 to 7 are sound",
+        f"to copy all that can be read into a new store: commitfs salvage {damaged} NEW",
+    ]
 
 
 def test_damage_as_json(cli: Cli, damaged: Path) -> None:
     ran = cli("check", damaged, "--json")
     assert (ran.code, ran.err) == (1, "")
-    (found,) = [json.loads(line) for line in ran.lines]
+    found, last = [json.loads(line) for line in ran.lines]
     assert list(found) == ["severity", "commit", "offset", "path", "message"]
+    assert last["summary"]["damaged"] == [{"first": 8, "last": 8, "lost": False, "paths": ["big"]}]
+    assert last["summary"]["sound"] == [{"first": 1, "last": 7}]
     assert (found["severity"], found["commit"], found["path"]) == ("damage", 8, "big")
     assert 8192 < found["offset"] < damaged.stat().st_size
 
@@ -47,7 +63,8 @@ def test_a_lost_slot_is_a_warning(cli: Cli, tmp_path: Path, store: Path) -> None
     data[100] ^= 1
     (tmp_path / "s.db").write_bytes(data)
     ran = cli("check", tmp_path / "s.db", "--json")
-    (found,) = [json.loads(line) for line in ran.lines]
+    found, last = [json.loads(line) for line in ran.lines]
+    assert not last["summary"]["damage"]
     assert (ran.code, found["severity"], found["commit"], found["path"]) == (0, "warning", None, None)
 
 
@@ -59,17 +76,51 @@ def test_reading_damage_gives_one_line(cli: Cli, damaged: Path) -> None:
     assert cli("cat", damaged, "latest", "a.txt").out == b"three", "it hides nothing of the rest"
 
 
-def test_a_store_cut_short_is_readable_as_its_error_says(cli: Cli, tmp_path: Path, store: Path) -> None:
+def test_damage_that_later_commits_share_is_told_of_each(cli: Cli, tmp_path: Path, store: Path) -> None:
+    """d/ODD was written by commit 4, is there as e/ODD from 7 on, and only its bytes are damaged."""
+    offset = json.loads(cli("log", store, "--json").lines[4])["offset"]
+    data = bytearray(store.read_bytes())
+    data[data.index(b"odd", offset)] ^= 1
+    (tmp_path / "s.db").write_bytes(data)
+    ran = cli("check", tmp_path / "s.db")
+    assert ran.code == 1
+    assert ran.lines[-4:-1] == [
+        "commits 4 to 6: d/b\\xff\\n\\x1b' damaged",
+        "commits 7 to 8: e/b\\xff\\n\\x1b' damaged",
+        "commits 1 to 3 are sound",
+    ]
+
+
+@pytest.fixture
+def cut(cli: Cli, tmp_path: Path, store: Path) -> Path:
+    """The file ends within the newest commit, which a slot names."""
     newest = json.loads(cli("log", store, "-n", "1", "--json").out)
-    path = tmp_path / "s.db"
+    path = tmp_path / "cut.db"
     path.write_bytes(store.read_bytes()[: newest["offset"] + 1000])
-    ran = cli("log", path)
+    return path
+
+
+def test_a_store_cut_short_is_salvaged_as_its_error_says(cli: Cli, tmp_path: Path, cut: Path) -> None:
+    ran = cli("log", cut)
     assert (ran.code, ran.err.count("\n")) == (1, 1)
-    size = re.search(r"`truncate -s (\d+)`", ran.err)
-    assert size is not None
-    os.truncate(path, int(size[1]))
-    assert cli("cat", path, "3", "a.txt").out == b"two two\n"
-    assert b"damage was found" in cli("check", path).out
+    told = re.search(r"`commitfs (salvage) (\S+) NEW`", ran.err)
+    assert told is not None
+    ran = cli(told[1], told[2], tmp_path / "new.db")
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.lines[-1] == f"{tmp_path / 'new.db'}: 7 commits copied whole, 1 lost"
+    assert cli("cat", tmp_path / "new.db", "3", "a.txt").out == b"two two\n"
+    assert cli("check", tmp_path / "new.db") == (0, b"sound: 7 commits read\n", "")
+
+
+def test_a_store_that_does_not_open_is_checked_all_the_same(cli: Cli, cut: Path) -> None:
+    ran = cli("check", cut)
+    assert (ran.code, ran.err) == (1, "")
+    assert "is truncated" in ran.lines[0]
+    assert ran.lines[-3:] == [
+        "commit 8: lost",
+        "commits 1 to 7 are sound",
+        f"to copy all that can be read into a new store: commitfs salvage {cut} NEW",
+    ]
 
 
 def test_check_is_not_advised_to_those_who_check(cli: Cli, tmp_path: Path, store: Path) -> None:

@@ -105,6 +105,40 @@ def test_umount_returns_when_all_is_durable(place: Place) -> None:
         assert len(place.names()) == number + 1
 
 
+def alignment(place: Place) -> int:
+    store = Store.open(str(place.store))
+    try:
+        return store.align
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("align", [8, 512, 4096])
+def test_the_alignment_is_chosen_when_the_store_is_made(place: Place, align: int) -> None:
+    place.mount("-o", f"align={align}")
+    place.umount()
+    assert alignment(place) == align
+    for more in ((), ("-o", f"align={align}"), ("-o", f"ro,align={align}")):
+        place.mount(*more)
+        assert place.umount().returncode == 0
+    before = place.store.read_bytes()
+    other = 512 if align != 512 else 4096
+    for options in (f"align={other}", f"ro,align={other}"):
+        done = commitfs("mount", place.store, place.point, "-o", options)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"commitfs: ")
+        assert done.stderr.count(b"\n") == 1
+        assert b"was made with align=%d," % align in done.stderr
+        assert not place.mounted
+        assert place.store.read_bytes() == before
+
+
+def test_without_being_asked_for_there_is_no_alignment(place: Place) -> None:
+    place.mount()
+    place.umount()
+    assert alignment(place) == 8
+
+
 def test_umount_tells_when_the_last_commit_failed(place: Place) -> None:
     patch = """
 async def close(self):
@@ -305,7 +339,7 @@ Session.serve = failing
 @pytest.mark.parametrize("background", [False, True])
 def test_an_error_of_the_machine_before_it_serves_is_one_line(place: Place, background: bool) -> None:
     patch = """
-def create(path):
+def create(path, **options):
     raise OSError(28, 'No space left on device')
 commitfs.daemon.mount.create_store = create
 """

@@ -9,7 +9,7 @@ from commitfs.errors import UsageError
 
 
 def test_none_given() -> None:
-    assert parse_options([]) == MountOptions(False, 1.0, False, False, None, ())
+    assert parse_options([]) == MountOptions(False, 1.0, False, False, None, None, ())
     assert parse_options(["", ","]) == MountOptions()
 
 
@@ -23,6 +23,8 @@ GOOD = [
     ("history=visible", MountOptions(history_visible=True)),
     ("history=visible,history=hidden", MountOptions()),
     ("allow_other", MountOptions(allow_other=True)),
+    ("align=8", MountOptions(align=8)),
+    ("align=4096,align=512", MountOptions(align=512)),
     ("fsname=a\\,b", MountOptions(fsname=b"a,b")),
     ("fsname=\udcff", MountOptions(fsname=b"\xff")),
     ("noexec,nosuid", MountOptions(flags=("noexec", "nosuid"))),
@@ -43,10 +45,18 @@ def test_settle_is_a_number_of_seconds(value: str) -> None:
         parse_options([f"settle={value}"])
 
 
-@pytest.mark.parametrize("text", ["history", "history=", "fsname", "fsname=", "settle"])
+@pytest.mark.parametrize("text", ["history", "history=", "align", "fsname", "fsname=", "settle"])
 def test_options_that_need_a_value(text: str) -> None:
     with pytest.raises(UsageError, match="needs a value"):
         parse_options([text])
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "16", "1024", "8192", "-512", "0x200", "512.0", "4k", " 512", "08", "all"]
+)
+def test_alignment_is_one_of_three(value: str) -> None:
+    with pytest.raises(UsageError, match="8, 512 or 4096"):
+        parse_options([f"align={value}"])
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,24 @@ async def test_the_end_of_the_session_wakes_it(pipe: tuple[int, int], nursery: t
     await closed.wait()
 
 
+async def test_the_end_of_the_session_amid_a_turn_of_the_loop(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the descriptor at that moment: a signal that comes then must not be lost."""
+    clock = Clock(1)
+    pump = Pump(lambda: True, clock)
+    turn = trio.lowlevel.checkpoint
+
+    async def turn_with_the_end_in_it() -> None:
+        pump.notify_closing(pipe[0])
+        await turn()
+
+    monkeypatch.setattr(trio.lowlevel, "checkpoint", turn_with_the_end_in_it)
+    clock.now += IDLE_TURN_NS
+    with trio.fail_after(5), pytest.raises(trio.ClosedResourceError):
+        await pump.wait_readable(pipe[0])
+
+
 async def test_one_at_a_time_and_everybody_in_the_end(nursery: trio.Nursery) -> None:
     lock = ReadLock()
     inside: list[int] = []

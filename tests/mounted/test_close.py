@@ -1,5 +1,6 @@
 """Cases 1 to 6 and 9 (docs/testing.md): close is commit (P1), commit points (P2), looking never lags (P4)."""
 
+import itertools
 import mmap
 import os
 import threading
@@ -248,6 +249,19 @@ def test_each_synchronous_write_is_a_commit_point(fs: Mount, flag: int) -> None:
     assert [c for _, c in fs.each_commit("f", before)] == [b"a", b"ab"]
     os.close(fd)
     assert fs.n() == before + 2
+
+
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
+def test_a_synchronous_write_is_one_commit_wherever_it_begins(fs: Mount, flag: int) -> None:
+    """P6: in no commit is half of it, also where it begins within a page that is not in the cache."""
+    pieces = [b"a" * 5000, b"b" * 5000, b"c" * 20_001, b"d" * 1_000_000]
+    fd = os.open(fs / "f", os.O_WRONLY | os.O_CREAT | flag, 0o644)
+    before = fs.n()
+    for piece in pieces:
+        os.write(fd, piece)
+    os.close(fd)
+    sizes = [len(contents or b"") for _, contents in fs.each_commit("f", before)]
+    assert sizes == list(itertools.accumulate(map(len, pieces)))
 
 
 def test_truncate_by_path_is_a_commit_point(fs: Mount) -> None:

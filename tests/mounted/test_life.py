@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from commitfs.daemon import control, mountinfo
+from commitfs.daemon.umount import umount
 from tests.mounted.conftest import Mounts
 from tests.mounted.test_metadata import needs_root
 from tests.support.acts import outcome
@@ -80,8 +82,7 @@ def test_case_37_mounting_over_a_dead_mount(fs: Mount, background: Background) -
     done = background(fs.store, fs.path)
     assert done.returncode == 0, done.stderr
     assert {p.name: p.read_text() for p in fs.path.iterdir()} == {f"f{i}": str(i) for i in range(20)}
-    mounted = Path("/proc/self/mountinfo").read_text().splitlines()
-    assert len([line for line in mounted if line.split()[4] == str(fs.path)]) == 1
+    assert [mount.point for mount in mountinfo.mounts()].count(os.fsencode(fs.path)) == 1
 
 
 def test_case_37_nothing_acknowledged_is_lost(mounts: Mounts) -> None:
@@ -293,3 +294,28 @@ def test_unmounting_while_releases_are_queued(fs: Mount) -> None:
             (fs / f"f{turn}.{number}").touch()
         fs.remount()
         assert len(os.listdir(fs.path)) == 300 * (turn + 1)
+
+
+@needs_root
+def test_unmounting_while_a_copy_lives_on_elsewhere(fs: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount namespace made meanwhile has copies of all mounts.  The kernel's umount ends this one alone,
+    and the daemon serves the copy on; `commitfs umount` ends it."""
+    monkeypatch.setattr(control, "PATIENCE", 0.1)
+    (fs / "f").write_text("f")
+    elsewhere = subprocess.Popen(["unshare", "-m", "sleep", "1000"])
+    try:
+        here = os.readlink("/proc/self/ns/mnt")
+        while os.readlink(f"/proc/{elsewhere.pid}/ns/mnt") == here:
+            time.sleep(0.001)
+        assert fs.process is not None
+        umount(os.fsencode(fs.path), "fusermount3")
+        assert fs.process.wait(timeout=60) == 0
+        with pytest.raises(OSError, match="not connected"):
+            os.stat(f"/proc/{elsewhere.pid}/root{fs.path}/f")
+    finally:
+        elsewhere.kill()
+        elsewhere.wait(timeout=60)
+    assert os.listdir(fs.path) == []
+    fs.close()
+    fs.start("ro", NO_TIMER)
+    assert (fs / "f").read_text() == "f"

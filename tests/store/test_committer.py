@@ -1,8 +1,7 @@
 """Group commit in a trio loop, on a file whose writes are let through one at a time."""
 
 import errno
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,43 +17,14 @@ from commitfs.store.heads import COMMITS_APART
 from commitfs.store.store import Store
 from commitfs.types import Buffer
 from tests.support import stores
+from tests.support.gates import Gate, GatedFile, OverlappedGatedFile
 from tests.support.memory_file import MemoryDisk, MemoryFile
 from tests.support.stores import commit, ids, open_store, queue, until
 
 
-class Gate:
-    """Lets writes of records through one by one, each with the outcome given."""
-
-    def __init__(self) -> None:
-        self.open = threading.Semaphore(0)
-        self.outcomes: list[OSError | None] = []
-        self.groups: list[tuple[int, int]] = []
-
-    def let(self, error: OSError | None = None) -> None:
-        self.outcomes.append(error)
-        self.open.release()
-
-
-class GatedFile(MemoryFile):
-    def __init__(self, disk: MemoryDisk, gate: Gate) -> None:
-        super().__init__(disk)
-        self.gate = gate
-
-    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self.gate.groups.append((offset, sum(map(len, buffers))))
-        assert self.gate.open.acquire(timeout=20)
-        error = self.gate.outcomes.pop(0)
-        if error is not None:
-            raise error
-        super().write_durable(buffers, offset)
-
-    def write_aside(self, data: Buffer, offset: int) -> None:
-        self.disk.put(data, offset)
-
-
-def gated() -> tuple[MemoryDisk, Gate, Store]:
+def gated(kind: type[GatedFile] = GatedFile) -> tuple[MemoryDisk, Gate, Store]:
     disk, gate = stores.disk(), Gate()
-    file = GatedFile(disk, gate)
+    file = kind(disk, gate)
     return disk, gate, Store.open("memory", writable=True, opener=lambda _path, _writable: file)
 
 
@@ -235,9 +205,10 @@ async def test_a_cancelled_leader_leaves_no_commit_behind(inline: bool) -> None:
     assert store.durable_id == 2
 
 
-async def test_a_group_under_way_is_brought_to_its_end() -> None:
+@pytest.mark.parametrize("kind", [GatedFile, OverlappedGatedFile])
+async def test_a_group_under_way_is_brought_to_its_end(kind: type[GatedFile]) -> None:
     # C2: its leader is cancelled while the sync runs.
-    _, gate, store = gated()
+    _, gate, store = gated(kind)
     committer = GroupCommitter(store, inline=False)
     tasks = Committers(store, committer)
     async with trio.open_nursery() as nursery:
@@ -248,6 +219,7 @@ async def test_a_group_under_way_is_brought_to_its_end() -> None:
     assert store.durable_id == 1
     assert store.log is not None
     assert store.log.in_flight is None
+    store.close()
 
 
 async def test_waiters_behind_a_cancelled_one_go_on() -> None:

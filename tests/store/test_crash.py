@@ -1,7 +1,8 @@
 """P6: a crash loses nothing acknowledged, and leaves nothing half there (docs/durability.md).
 
-Each test records a run of the real engine, then opens every file a crash may have left.  The number of
-states tried is printed; `python -m tests.torture.crash` tries as many as wanted.
+Each test records a run of the real engine, then opens every file a crash may have left, and looks with a
+reader at every view there was without one.  The number of states tried is printed;
+`python -m tests.torture.crash` tries as many as wanted.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +11,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from commitfs.store.make import make_file, new_image
-from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store
 from tests.support.crash_check import Checker
-from tests.support.crash_file import Write
-from tests.support.crash_load import Load, drawn, short_commits, short_tail
+from tests.support.crash_file import Allocate, Punch, RecordingRealFile, Resize, Sync, SyncRange, Write
+from tests.support.crash_load import Load, drawn, make_earlier, short_tail
+from tests.support.crash_reader import Watch
 from tests.support.crash_states import Enumerator
 
 Say = Callable[[str], None]
@@ -46,13 +46,15 @@ def _repeatable() -> Iterator[None]:
 def check_all(
     load: Load, say: Say, *, per_prefix: int, exhaustive: int = 7, nest: int = 40, thorough: int = 16
 ) -> Checker:
-    checker = Checker(load.path, load.made, load.earlier, thorough, nest_every=nest, seed=1)
+    watch = Watch(load.path, load.made)
+    watch.run(load.trace)
+    checker = Checker.of(load, thorough=thorough, nest_every=nest)
     enumerator = Enumerator(load.trace, seed=1, per_prefix=per_prefix, exhaustive=exhaustive)
     checker.run(enumerator.states())
     say(
         f"{len(load.made)} commits, {len(load.trace.ops)} operations, {enumerator.choices} choices, "
         f"{checker.states} crash states opened ({checker.nested} of them in a recovery), "
-        f"{checker.repeats} repeated"
+        f"{checker.repeats} repeated, {watch.views} views of readers beside"
     )
     return checker
 
@@ -61,7 +63,7 @@ def test_mixed_commits(path: Path, say: Say) -> None:
     load = Load.on(path, seed=11)
     load.commits(220)
     load.store.close()
-    assert check_all(load, say, per_prefix=24, nest=300, thorough=64).states > 7000
+    assert check_all(load, say, per_prefix=24, nest=2000, thorough=64).states > 7000
 
 
 def test_commits_without_a_tree(path: Path, say: Say) -> None:
@@ -97,15 +99,11 @@ def test_aligned_groups(tmp_path: Path, say: Say) -> None:
 @pytest.mark.parametrize("commits", [1, 4])
 def test_a_store_of_the_earlier_format_continued(tmp_path: Path, say: Say, commits: int) -> None:
     path = tmp_path / "store"
-    make_file(str(path), new_image(8, earlier=True))
-    writer = EarlierWriter(str(path))
-    for number in range(commits):
-        writer.commit([b"commit of the earlier format %d" % number] * 40, time_ns=number)
-    writer.close()
+    make_earlier(path, commits)
     load = Load.on(path, seed=16, earlier=commits)
     load.commits(20)
     load.store.close()
-    assert check_all(load, say, per_prefix=32, nest=60).states > 1000
+    assert check_all(load, say, per_prefix=32, nest=60).states > 700
 
 
 @pytest.mark.parametrize("align", [8, 512])
@@ -121,11 +119,36 @@ def test_commits_longer_than_a_window_of_the_walk(tmp_path: Path, say: Say, alig
 
 def test_commits_whose_surplus_is_staged(path: Path, say: Say) -> None:
     """Of a commit with very many bytes only the first lie behind its record."""
-    with short_commits():
-        load = Load.on(path, seed=18)
-        for number in range(8):
-            tickets = [load.place((9_000,) * (number % 3 * 2 + 2)), load.place((300,))]
-            load.flush(*tickets)
-        load.store.close()
-        assert any(isinstance(op, Write) and op.stage for op in load.trace.ops)
-        assert check_all(load, say, per_prefix=40, nest=60).states > 500
+    load = Load.on(path, seed=18)
+    load.surplus(8)
+    load.store.close()
+    assert any(isinstance(op, Write) and op.stage for op in load.trace.ops)
+    assert check_all(load, say, per_prefix=40, nest=60).states > 500
+
+
+@pytest.mark.parametrize("kind", ["packed", "continued", "512", "4096"])
+def test_everything_in_one_run(tmp_path: Path, say: Say, kind: str) -> None:
+    path = tmp_path / "store"
+    if kind == "continued":
+        make_earlier(path, 2)
+    else:
+        Store.create(str(path), align=8 if kind == "packed" else int(kind))
+    load = Load.on(path, seed=19, earlier=2 if kind == "continued" else 0)
+    load.everything(2)
+    load.store.close()
+    done = {type(op) for op in load.trace.ops}
+    assert {Write, Resize, Allocate, Punch, SyncRange, Sync} <= done
+    assert check_all(load, say, per_prefix=10, exhaustive=4, nest=0, thorough=64).states > 250
+
+
+def test_the_native_thread_beside_the_tasks(path: Path, say: Say) -> None:
+    """On a file on disk: records are written and synced by C, while the loop goes on."""
+    load = Load.on_disk(path, seed=20)
+    file = load.store.file
+    trio.run(load.concurrently, 5, 6, False)
+    trio.run(load.staged, 2, False)
+    load.store.close()
+    assert isinstance(file, RecordingRealFile)
+    assert file.beside > 10
+    assert load.trace.replay() == path.read_bytes()
+    assert check_all(load, say, per_prefix=24, nest=200).states > 500

@@ -1,22 +1,27 @@
 """Engines broken on purpose: the crash checker has to find each of them out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
 from commitfs import native
-from commitfs.format.record import COMMIT, RECORD_SIZE, Candidate, Record, WalkState, parse
-from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, pack_slot, parse_slot
 from commitfs.store.store import Store
-from commitfs.types import Buffer
 from tests.support.crash_check import Checker, CrashFailure
 from tests.support.crash_file import CrashFile
 from tests.support.crash_load import Load, short_tail
+from tests.support.crash_mutants import (
+    NoCut,
+    NoSync,
+    SlotFirst,
+    StageSyncMerged,
+    Wrap,
+    broken_walk,
+    rewrapped,
+)
 from tests.support.crash_states import Enumerator
-
-Wrap = Callable[[CrashFile], CrashFile]
+from tests.torture import crash as torture
 
 
 @pytest.fixture(autouse=True)
@@ -34,62 +39,9 @@ def path(tmp_path: Path) -> Path:
 
 def hunt(load: Load) -> Checker:
     load.store.close()
-    checker = Checker(load.path, load.made, nest_every=20)
+    checker = Checker(load.path, load.made, nest_every=60)
     checker.run(Enumerator(load.trace, per_prefix=60).states())
     return checker
-
-
-def rewrapped(kind: type[CrashFile]) -> Wrap:
-    return lambda file: kind(file.disk, file.trace, writable=file.writable)
-
-
-class NoSync(CrashFile):
-    """The commit's sync is left out."""
-
-    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self.write(b"".join(buffers), offset)
-
-
-class StageSyncMerged(CrashFile):
-    """Staged data is left to the sync of the commit, which covers the commit's range alone."""
-
-    def sync_stage(self) -> None:
-        pass
-
-
-class SlotFirst(CrashFile):
-    """The slot names a commit before it is durable."""
-
-    def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        data = b"".join(buffers)
-        found = parse(data, native.crc32c)
-        slots = [parse_slot(self.pread(SLOT_SIZE, at), native.crc32c) for at in SLOT_OFFSETS]
-        readable = [slot for slot in slots if isinstance(slot, Slot)]
-        newest = max(readable, key=lambda slot: slot.sequence)
-        if found is not None and found.kind == COMMIT:
-            named = Slot(
-                newest.sequence + 1,
-                newest.store,
-                newest.uuid,
-                newest.align,
-                newest.oldest_id,
-                newest.oldest_offset,
-                Record._make(found),
-            )
-            at = next(i for i, slot in enumerate(slots) if slot is not newest)
-            self.write_aside(pack_slot(named, native.crc32c), SLOT_OFFSETS[at])
-        super().write_durable(buffers, offset)
-
-
-class NoCut(CrashFile):
-    """A recovery does not clear what lies behind the end."""
-
-    def truncate(self, size: int) -> None:
-        pass
-
-    def write_aside(self, data: Buffer, offset: int) -> None:
-        if any(data) or offset + len(data) > self.size():
-            super().write_aside(data, offset)
 
 
 @pytest.mark.parametrize("mutant", [NoSync, SlotFirst])
@@ -105,51 +57,6 @@ def test_merged_syncs_of_stage_and_commit_are_found_out(path: Path) -> None:
     trio.run(load.staged, 2)
     with pytest.raises(CrashFailure):
         hunt(load)
-
-
-def broken_walk(
-    *, check_bytes: bool = True, check_continuity: bool = True
-) -> Callable[..., native.WalkResult]:
-    """A walk without some of its checks, to stand in for the native one."""
-
-    class Lax(WalkState):
-        __slots__ = ()
-
-        def accepts(self, found: Candidate) -> bool:
-            return found.offset == self.offset and found.store == self.store
-
-    def checksum(data: Buffer) -> int:
-        return native.crc32c(data)
-
-    def walk(window: Buffer, base: int, at: native.WalkState) -> native.WalkResult:
-        kind = WalkState if check_continuity else Lax
-        state = kind(at.offset, at.store, at.session, at.chain, at.commit_id, at.commit_offset)
-        view, commits, count = memoryview(window), 0, 0
-        while True:
-            place = state.offset - base
-            need = RECORD_SIZE
-            if place + need > len(view):
-                break
-            found = parse(view, checksum, place)
-            if found is None or not state.accepts(found):
-                need = 0
-                break
-            if found.kind == COMMIT:
-                need += found.length
-                if place + need > len(view):
-                    break
-                data = view[place + RECORD_SIZE : place + need]
-                if check_bytes and checksum(data) != found.bytes_crc:
-                    need = 0
-                    break
-                commits += 1
-            count += 1
-            state.step(found)
-        at.offset, at.session, at.chain = state.offset, state.session, state.chain
-        at.commit_id, at.commit_offset = state.commit_id, state.commit_offset
-        return native.WalkResult(need, commits, count, 0)
-
-    return walk
 
 
 @pytest.mark.parametrize(
@@ -184,6 +91,35 @@ def test_the_chain_holds_where_a_recovery_clears_nothing(path: Path) -> None:
 def test_the_stand_in_for_the_walk_is_itself_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a mutant could be caught for a fault of the test."""
     load = Load.on(path, seed=34, trees=False)
-    load.commits(12)
+    load.commits(7)
     monkeypatch.setattr(native, "walk", broken_walk())
     assert hunt(load).states > 200
+
+
+LONG_RUN = ["crash", "--states", "120", "--seed", "1", "--short-tail", "--kind", "flat"]
+
+
+def test_the_long_run_counts_what_it_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", LONG_RUN)
+    assert torture.main() == 0
+    said = capsys.readouterr()
+    assert said.err == "", "progress is for terminals"
+    *table, summary, verdict = said.out.splitlines()
+    assert [line.split()[0] for line in table] == ["kind", "flat", "all"]
+    assert int(summary.partition(" distinct crash states")[0]) >= 120
+    assert verdict == "0 lost, 0 half there, 0 failed to open, 0 otherwise wrong"
+
+
+def test_the_long_run_tells_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "wrong"
+    monkeypatch.setattr("sys.argv", [*LONG_RUN, "--keep", str(kept)])
+    monkeypatch.setattr(native, "walk", broken_walk(check_bytes=False))
+    assert torture.main() == 1
+    said = capsys.readouterr()
+    assert not said.out.endswith("0 lost, 0 half there, 0 failed to open, 0 otherwise wrong\n")
+    assert "half there: flat load of seed 1000003: after operation" in said.err
+    assert Store.open(str(kept)).head is not None

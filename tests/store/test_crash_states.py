@@ -179,6 +179,18 @@ def test_equal_files_are_given_once_and_acknowledgements_counted() -> None:
     assert states[-1].digest in [s.digest for s in states if bytes(s.image or b"") == b"X" * 1024]
 
 
+def test_equal_files_have_equal_names_however_they_came_about() -> None:
+    """So that a file met again during a recovery is not counted twice."""
+    file = crash_file(bytes(700))
+    file.write(b"X" * 600, 400)
+    file.truncate(900)
+    at_last = [(s.digest, bytes(s.image or b"")) for s in Enumerator(file.trace, start=0).states()]
+    for digest, image in at_last:
+        if image:
+            [alone] = Enumerator(Trace(image), start=0).states()
+            assert alone.digest == digest
+
+
 def test_replaying_the_trace_gives_the_file() -> None:
     file = crash_file(b"start")
     file.write(b"abc", 3)
@@ -189,3 +201,24 @@ def test_replaying_the_trace_gives_the_file() -> None:
     file.write_durable([b"p", b"q"], 200)
     file.truncate(150)
     assert file.trace.replay() == bytes(file.disk.cache)
+
+
+@pytest.mark.parametrize("unit", [512, 4096])
+def test_an_interrupted_write_may_destroy_the_units_it_touches_and_no_others(unit: int) -> None:
+    old = b"a" * 4 * unit
+    file = crash_file(old)
+    file.write(b"X" * 100, unit + 50)
+    states = list(Enumerator(file.trace, destroys=unit, start=1).states())
+    images = {bytes(state.image) for state in states if state.image is not None}
+    assert len(images) > 10
+    assert {image[:unit] for image in images} == {old[:unit]}
+    assert {image[2 * unit :] for image in images} == {old[: 2 * unit]}
+    assert {image[unit] == old[0] for image in images} == {True, False}
+    assert {image[2 * unit - 1] == old[0] for image in images} == {True, False}
+    file.sync()
+    assert len(files_of(file.trace, unit)) == 1, "what is durable is in no danger"
+
+
+def files_of(trace: Trace, unit: int) -> list[bytes]:
+    start = len(trace.ops)
+    return [bytes(s.image or b"") for s in Enumerator(trace, destroys=unit, start=start).states()]

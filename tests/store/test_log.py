@@ -64,8 +64,8 @@ class Watched(MemoryFile):
         self._note("sync stage", 0, 0)
 
 
-def watched() -> tuple[MemoryDisk, Watched, Store]:
-    disk = stores.disk()
+def watched(align: int = 8) -> tuple[MemoryDisk, Watched, Store]:
+    disk = stores.disk(align)
     file = Watched(disk, writable=True)
     store = Store.open("memory", writable=True, opener=lambda _path, _writable: file)
     return disk, file, store
@@ -374,6 +374,22 @@ class TestTail:
             elif what == "records":
                 assert offset + size <= laid
         assert len(zeros) == 4
+
+    @pytest.mark.parametrize("align", [512, 4096])
+    def test_zeros_share_no_unit_with_records_of_an_aligned_store(self, align: int) -> None:
+        # A group beyond the zeros claims the rest of its last unit as well.
+        disk, file, store = watched(align)
+        log = log_of(store)
+        file.fail["zeros"] = WriteFailed(errno.ENOSPC, "No space left on device")
+        for size in range(30):
+            commit(store, bytes(50_000 + size))
+        file.fail.clear()
+        log.tail.extend(log.placed_end)
+        assert of_kind(file, "zeros")[-1][0] >= log.published_end
+        assert log.published_end % align == 0
+        commit(store)
+        store.close()
+        assert len(ids(open_store(disk, writable=True))) == 31
 
     def test_zeros_never_fall_on_records(self) -> None:
         # S8: a group beyond the zeros claims its range before it is written.

@@ -67,7 +67,7 @@ def test_the_recorder_misses_nothing(tmp_path: Path, kind: str) -> None:
 
 
 def test_nothing_reaches_the_file_but_what_can_be_replayed(tmp_path: Path) -> None:
-    """Also with the native thread, which the recorder does not see."""
+    """Also where the engine chooses itself what its native thread does, and nothing is recorded."""
     store, log = tmp_path / "store", tmp_path / "log"
     Store.create(str(store))
     base = store.read_bytes()

@@ -193,12 +193,12 @@ class TestLostPages:
 class TestDamage:
     def test_below_what_was_durable_is_no_torn_end(self) -> None:
         disk, ends = crashed(15)
-        for at, last in ((9, 9), (13, 13), (14, 14)):
+        for at in (9, 13, 14):
             for byte in (3, 60, 127, RECORD_SIZE + 20):
                 hurt = copy(disk)
                 flip(hurt, ends[at - 1] + byte)
                 before = bytes(hurt.cache)
-                assert newest(hurt) == last, "to a reader it is the end"
+                assert newest(hurt) == (14 if at == 14 else 15), "a reader finds what lies behind"
                 said: list[str] = []
                 store = open_store(hurt, writable=True, report=said.append)
                 if at == 14:
@@ -337,7 +337,7 @@ class TestSlots:
         for slot in SLOT_OFFSETS:
             flip(disk, slot + 300)
         for writable in (False, True):
-            with pytest.raises(CorruptError, match="no log to read"):
+            with pytest.raises(CorruptError, match="beginning of the log are damaged"):
                 open_store(disk, writable=writable)
 
     def test_a_newer_format_in_one(self) -> None:
@@ -414,7 +414,7 @@ def test_opening_reads_little(monkeypatch: pytest.MonkeyPatch) -> None:
             reads.clear()
             Store.open("memory", writable=writable, opener=lambda _p, w, d=disk: Counting(d, writable=w))  # type: ignore[misc]
             seen.append((len(reads), sum(reads)))
-    assert seen[0] == seen[2]
+    assert seen[0][0] == seen[2][0]
     assert seen[1][0] == seen[3][0]
     assert max(total for _, total in seen) < 3 << 20
 

@@ -123,7 +123,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.log.good_reads = good_reads
         try:
             self.tree.apply(batch)
-        except OSError:
+        except (OSError, CorruptError):  # whichever way the log fails since a rule above
             assert (self.tree.dirty, self.tree.edits) == (before, edits)
         else:
             self.model.update(dict.fromkeys(keys, b"from a batch"))
@@ -299,4 +299,4 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTree.settings = settings(max_examples=150, stateful_step_count=30)

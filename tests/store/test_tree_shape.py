@@ -21,7 +21,7 @@ from commitfs.format.node import (
 )
 from commitfs.native import crc32c, lib
 from commitfs.store.nodes import Nodes
-from commitfs.store.tree import Tree, diff
+from commitfs.store.tree import Tree, diff, readable
 from tests.support.memory_log import MemoryLog
 from tests.support.trees_in_log import Model, brute_force, nodes_of
 
@@ -179,7 +179,7 @@ def test_separators_are_as_short_as_can_be() -> None:
             assert all(len(separator) <= 2 for separator, _ in entries)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), longest=st.booleans())
 def test_worst_sizes_fit_in_nodes(seed: int, longest: bool) -> None:
     """N2, for entries that are as long, and differ as much in length, as they may."""
@@ -375,7 +375,7 @@ def test_diff_skips_what_lies_beside_new_nodes() -> None:
         assert log.reads <= len(added) + 12
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), size=st.sampled_from([0, 60, VALUE_MAX]))
 def test_diff_against_brute_force(seed: int, size: int) -> None:
     random = Random(seed)
@@ -438,7 +438,7 @@ def hostile_key(random: Random) -> bytes:
     return b"k" * random.choice([0, 0, 1, 255, KEY_MAX - 2]) + random.randbytes(random.choice([1, 2]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_changing_a_hostile_tree_breaks_nothing_else(seed: int) -> None:
     """Any result but a crash.  (Sanitizers look closer: tests/torture/sanitized.py.)"""
@@ -504,3 +504,76 @@ def test_trees_in_several_threads_share_a_cache() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# ------------------------------------------------------------------ damaged nodes
+
+
+def leaves_of(tree: Tree) -> list[tuple[bytes, Root]]:
+    """(lowest key, leaf) of a tree of two levels, in order."""
+    assert tree.root.level == 1
+    return tree.nodes.children(tree.root)
+
+
+def test_a_scan_needs_no_node_beyond_its_bounds() -> None:
+    """Each run of keys of one leaf is read although its neighbours are damaged."""
+    model, log = sample(60), MemoryLog()
+    made = filled(model, log)
+    leaves = leaves_of(made)
+    assert len(leaves) > 3
+    for at, (_, leaf) in enumerate(leaves[1:-1], 1):
+        damaged = MemoryLog()
+        damaged.data[:] = log.data
+        for neighbour in (leaves[at - 1][1], leaves[at + 1][1]):
+            damaged.data[neighbour.offset + 9] ^= 1
+        inside = made.nodes.entries(leaf)
+        low, high = inside[0][0], leaves[at + 1][0]
+        tree = cold(made, damaged)
+        assert list(tree.scan(low, high)) == inside
+        assert list(tree.scan_back(inside[-1][0] + b"\0", low)) == inside[::-1]
+        with pytest.raises(CorruptError):
+            list(tree.scan(low, high + b"\xff" * 8))
+        with pytest.raises(CorruptError):
+            list(tree.scan_back(low, b""))
+
+
+def test_what_is_readable_and_what_is_not() -> None:
+    model, log = sample(60), MemoryLog()
+    made = filled(model, log)
+    leaves = leaves_of(made)
+    hurt = leaves[2][1]
+    inside = made.nodes.entries(hurt)
+    log.data[hurt.offset + 9] ^= 1
+    gaps: list[tuple[bytes, bytes | None]] = []
+    tree = cold(made, log)
+    found = list(readable(tree.nodes, tree.root, b"", b"\xff", lambda lo, hi, _: gaps.append((lo, hi))))
+    assert found == [entry for entry in sorted(model.items()) if entry not in inside]
+    assert gaps == [(leaves[2][0], leaves[3][0])]
+    assert len(list(readable(tree.nodes, tree.root, key(0), key(2), lambda *gap: None))) == 2
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_diff_goes_on_behind_a_node_it_cannot_read(side: str) -> None:
+    before, log = sample(60), MemoryLog()
+    tree = filled(before, log)
+    old = tree.root
+    after = dict(before)
+    for n in (5, 30, 55):
+        after[key(n)] = b"changed"
+        tree.put(key(n), b"changed")
+    new = tree.build(log.place)
+    hurt = next(
+        leaf for low, leaf in reversed(tree.nodes.children(old if side == "a" else new)) if low <= key(30)
+    )
+    inside = {at for at, _ in tree.nodes.entries(hurt)}
+    log.data[hurt.offset + 9] ^= 1
+    gaps: list[bytes] = []
+    told = {f"gap_{side}": lambda low, high, why: gaps.append(low)}
+    found = list(diff(Nodes(log), old, new, **told))
+    with pytest.raises(CorruptError):
+        list(diff(Nodes(log), old, new))
+    expected = sorted(inside | {key(5), key(30), key(55)})
+    assert [change[0] for change in found] == expected
+    assert all(change[1:] == (before[change[0]], b"changed") for change in found if None not in change)
+    assert {change[0] for change in found if None in change} == inside
+    assert len(gaps) == 1

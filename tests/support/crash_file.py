@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from commitfs.store.file import StoreFile
+from commitfs.store.file import RealFile, StoreFile
 from commitfs.types import Buffer
 from tests.support.memory_file import MemoryDisk, MemoryFile
 
@@ -114,23 +114,28 @@ class Trace:
         """The file when every operation has been made."""
         image = bytearray(self.base)
         for op in self.ops:
-            match op:
-                case Write(offset, data):
-                    if offset > len(image):
-                        image.extend(bytes(offset - len(image)))
-                    image[offset : offset + len(data)] = data
-                case Resize(size):
-                    del image[size:]
-                    image.extend(bytes(size - len(image)))
-                case Allocate(offset, length):
-                    image.extend(bytes(max(0, offset + length - len(image))))
-                case Punch(offset, length):
-                    end = min(offset + length, len(image))
-                    if end > offset:
-                        image[offset:end] = bytes(end - offset)
-                case _:
-                    pass
+            make(op, image)
         return bytes(image)
+
+
+def make(op: Op, image: bytearray) -> None:
+    """Do to a file what the operation does to it, as whoever reads it meanwhile sees it."""
+    match op:
+        case Write(offset, data):
+            if offset > len(image):
+                image.extend(bytes(offset - len(image)))
+            image[offset : offset + len(data)] = data
+        case Resize(size):
+            del image[size:]
+            image.extend(bytes(size - len(image)))
+        case Allocate(offset, length):
+            image.extend(bytes(max(0, offset + length - len(image))))
+        case Punch(offset, length):
+            end = min(offset + length, len(image))
+            if end > offset:
+                image[offset:end] = bytes(end - offset)
+        case _:
+            pass
 
 
 class RecordingFile:
@@ -204,6 +209,39 @@ class RecordingFile:
 
     def _record_write(self, data: bytes, offset: int, *, stage: bool) -> None:
         self.trace.add(Write(offset, data, stage))
+
+
+class RecordingRealFile(RecordingFile):
+    """One over a file on disk, whose native thread does durable writes beside the caller (`OverlappedFile`).
+
+    Such a write is recorded when it is begun, and counts as durable when its end is taken note of: later
+    than it was, so that no crash is left out.
+    """
+
+    def __init__(self, inner: RealFile, trace: Trace) -> None:
+        super().__init__(inner, trace)
+        self.real = inner
+        self._begun: tuple[Sequence[Buffer], bytes, int, int] | None = None
+        self.beside = 0
+        """How many durable writes the native thread did."""
+
+    def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
+        assert self._begun is None, "a write is under way"
+        data = b"".join(buffers)
+        self._record_write(data, offset, stage=False)
+        self._begun = buffers, data, offset, self.trace.now()
+        self.real.begin_durable(buffers, offset)
+
+    def durable_fileno(self) -> int:
+        return self.real.durable_fileno()
+
+    def end_durable(self) -> None:
+        assert self._begun is not None, "no write was begun"
+        (buffers, data, offset, upto), self._begun = self._begun, None
+        self.real.end_durable()
+        assert b"".join(buffers) == data, "the engine changed what it was having written"
+        self.trace.add(SyncRange(offset, len(data), upto))
+        self.beside += 1
 
 
 class CrashFile(RecordingFile):

@@ -18,11 +18,13 @@ from commitfs.native import crc32c
 from commitfs.store import stage, tail, txn
 from commitfs.store import store as store_module
 from commitfs.store.committer import GroupCommitter
-from commitfs.store.file import StoreFile
+from commitfs.store.file import StoreFile, open_file
+from commitfs.store.make import make_file, new_image
+from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store, Ticket
 from commitfs.store.tree import Tree
-from tests.support.crash_file import CrashFile, Trace, crash_opener
+from tests.support.crash_file import CrashFile, RecordingRealFile, Trace, crash_opener
 from tests.support.memory_file import MemoryDisk
 
 KEYS = 160
@@ -32,10 +34,11 @@ FIRST_TIME = 1_800_000_000_000_000_000
 
 @contextmanager
 def short_tail() -> Iterator[None]:
-    """Lay the tail in steps of 64 KiB, not 1 MiB: it is extended often, and a state costs less to open."""
+    """Lay the tail, and reserve stages, in steps of 64 KiB, not 1 MiB: both happen often, and a state costs
+    less to open."""
     with (
         patch.multiple(tail, STEP=STEP, LOW=STEP // 4, _ZEROS=bytes(STEP)),
-        patch.multiple(stage, STEP=STEP),
+        patch.multiple(stage, STEP=STEP, PIECE_LEAST=STEP),
     ):
         yield
 
@@ -111,6 +114,16 @@ class Load:
         record = crash_opener(disk, trace)
         opener = record if wrap is None else lambda path, writable: wrap(record(path, writable))
         return cls(path, seed, disk, trace, trees, opener=opener, earlier=earlier)
+
+    @classmethod
+    def on_disk(cls, path: Path, *, seed: int, trees: bool = True) -> "Load":
+        """On the store at `path` itself, so that the engine's native thread does its part."""
+        trace = Trace(path.read_bytes())
+
+        def opener(name: object, writable: bool) -> StoreFile:
+            return RecordingRealFile(open_file(str(name), writable), trace)
+
+        return cls(path, seed, MemoryDisk(), trace, trees, opener=opener)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -203,6 +216,22 @@ class Load:
             return (self.random.randint(700, 4000), self.random.randint(1, 100))
         return (self.random.randint(10_000, 40_000 if draw < 0.99 else 150_000),)
 
+    def surplus(self, count: int) -> None:
+        """`count` commits of more bytes than lie behind one record, each in a group with a small one."""
+        with short_commits():
+            for number in range(count):
+                self.flush(self.place((9_000,) * (number % 3 * 2 + 2)), self.place((300,)))
+
+    def everything(self, rounds: int, inline: bool | None = True) -> None:
+        """All kinds of work in one run, over and over, each round with a writer of its own."""
+        for _ in range(rounds):
+            self.commits(self.random.randint(4, 20))
+            trio.run(self.staged, 1, inline)
+            self.surplus(self.random.randint(1, 3))
+            trio.run(self.concurrently, self.random.randint(2, 5), 3, inline)
+            self.flush(*[self.place(self._sizes()) for _ in range(self.random.randint(2, 5))])
+            self.reopen()
+
     # -- steps that need an event loop -----------------------------------------------------------
 
     async def concurrently(self, tasks: int, each: int, inline: bool | None = True) -> None:
@@ -247,6 +276,15 @@ class Load:
         ticket = self.place((50,), staged)
         await committer.acknowledge(ticket)
         self.trace.ack(int(ticket.record.id))
+
+
+def make_earlier(path: Path, commits: int) -> None:
+    """A store of the earlier format with so many commits."""
+    make_file(str(path), new_image(8, earlier=True))
+    writer = EarlierWriter(str(path))
+    for number in range(commits):
+        writer.commit([b"commit of the earlier format %d" % number] * 40, time_ns=number)
+    writer.close()
 
 
 def compare(store: Store, made: Made) -> None:

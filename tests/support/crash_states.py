@@ -11,142 +11,24 @@ The model, and what it assumes of the medium (docs/durability.md says why):
 - A range sync makes durable the data pieces in its range, and the changes of size and punched holes
   only as far as they are needed to read these back.  A stage sync covers stage writes only.
 - What a failed sync was to write stays open for ever, unless it is written and synced again.
+- With `destroys` the medium is one without powersafe overwrite: an interrupted write may change any byte
+  of the units of so many bytes that it touches, whatever of it arrived.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from itertools import combinations
 
 from tests.support.crash_file import Ack, Allocate, Lost, Placed, Punch, Resize, Sync, SyncRange, Trace, Write
+from tests.support.crash_medium import SECTOR, Medium, Piece, PieceKind, is_size, overlaps, uncovered
 
-SECTOR = 512
 MARKS = 2
 """A trace begins with so many marks, which say what was acknowledged and placed before it."""
 EXHAUSTIVE = 10
 COARSE, EDGE = 64 << 10, 4 << 10
 """The zeros of a tail are cut at sectors for EDGE bytes at both ends, and in runs of COARSE between:
 what is missing of them is more zeros, or what lay there, in any case."""
-
-
-class PieceKind(Enum):
-    DATA = auto()
-    RESIZE = auto()
-    GROW = auto()
-    ALLOCATE = auto()
-    PUNCH = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One thing that reaches the medium whole or not at all.
-
-    `offset` is the place of data or of a hole, and the size for RESIZE, GROW and ALLOCATE; `length`
-    the length of data or of a hole.  `seq` numbers the operation it comes from.
-    """
-
-    seq: int
-    kind: PieceKind
-    offset: int
-    length: int = 0
-    data: bytes = b""
-    stage: bool = False
-    limbo: bool = False
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.length
-
-
-class Medium:
-    """What the medium holds for sure, in two readings of space the file only grew over.
-
-    `stale` False: that space is zeros; True: it keeps what lay there, or `filler` where nothing did.
-    `digest` names the contents: equal files have equal ones.  It is kept up sector by sector, so
-    that naming a state costs what its pieces touch and not the whole file.
-    """
-
-    def __init__(self, base: bytes, *, stale: bool) -> None:
-        self.raw = bytearray(base)
-        self.size = len(base)
-        self.stale = stale
-        self.filler = base[8192 : 8192 + 65536].ljust(SECTOR, b"\xa5")
-        self._hashes: dict[int, int] = {}
-        self._digest = 0
-        self._touched = set(range(-(-self.size // SECTOR)))
-        self._undo: list[tuple[int, bytes, int]] = []
-        self.commit()
-
-    def apply(self, piece: Piece) -> None:
-        old = self.size
-        match piece.kind:
-            case PieceKind.DATA:
-                self._put(piece.offset, piece.data)
-            case PieceKind.PUNCH:
-                end = min(piece.end, len(self.raw))
-                if end > piece.offset:
-                    self._put(piece.offset, bytes(end - piece.offset))
-            case PieceKind.RESIZE if piece.offset < old:
-                self._undo.append((0, b"", old))
-                self.size = piece.offset
-            case _ if piece.offset > old:
-                if piece.kind is PieceKind.ALLOCATE or not self.stale:
-                    self._put(old, bytes(piece.offset - old))
-                self._room(piece.offset)
-                self._undo.append((0, b"", old))
-                self.size = piece.offset
-            case _:
-                pass
-        lo, hi = sorted((old, self.size))
-        if lo < hi:
-            self._touched.update(range(lo // SECTOR, (hi - 1) // SECTOR + 1))
-
-    def commit(self) -> None:
-        """Let stand what was applied."""
-        self._digest = self._digest_with(self._hashes)
-        self._touched.clear()
-        self._undo.clear()
-
-    def revert(self) -> None:
-        """Undo what was applied since the last commit."""
-        for offset, before, size in reversed(self._undo):
-            self.raw[offset : offset + len(before)] = before
-            self.size = size
-        self._undo.clear()
-        self._touched.clear()
-
-    def digest(self) -> int:
-        return hash((self._digest_with({}), self.size))
-
-    def image(self) -> bytearray:
-        return self.raw[: self.size]
-
-    def _put(self, offset: int, data: bytes) -> None:
-        end = offset + len(data)
-        self._room(end)
-        self._undo.append((offset, bytes(self.raw[offset:end]), self.size))
-        self.raw[offset:end] = data
-        self._touched.update(range(offset // SECTOR, (end - 1) // SECTOR + 1))
-
-    def _room(self, end: int) -> None:
-        missing = end - len(self.raw)
-        if missing > 0:
-            if self.stale:
-                self.raw += (self.filler * (missing // len(self.filler) + 1))[:missing]
-            else:
-                self.raw += bytes(missing)
-
-    def _digest_with(self, hashes: dict[int, int]) -> int:
-        """The digest; the hashes of the sectors touched since the last commit go into `hashes`."""
-        digest = self._digest
-        for sector in self._touched:
-            start = sector * SECTOR
-            data = bytes(self.raw[start : min(start + SECTOR, self.size)]).rstrip(b"\0")
-            digest ^= self._hashes.get(sector, 0)
-            hashes[sector] = hash((sector, data)) if data else 0
-            digest ^= hashes[sector]
-        return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +52,7 @@ class CrashState:
 class Enumerator:
     """The crash states of a trace.
 
+    `destroys` is the size in bytes of the units an interrupted write may destroy, 0: it destroys nothing.
     `per_prefix` bounds the choices tried at one prefix when there are more than `exhaustive` open
     pieces; states of prefixes before `start` are left out.  `prefixes` and `choices` (of pieces, in one
     reading of grown space or two) count what was gone through, `seen` the digests of the files.
@@ -183,11 +66,13 @@ class Enumerator:
         per_prefix: int = 96,
         exhaustive: int = EXHAUSTIVE,
         start: int = MARKS,
+        destroys: int = 0,
     ) -> None:
         self.trace = trace
         self.per_prefix = per_prefix
         self.exhaustive = exhaustive
         self.start = start
+        self.destroys = destroys
         self.random = random.Random(seed)
         self.media = (Medium(trace.base, stale=False), Medium(trace.base, stale=True))
         self.pending: list[Piece] = []
@@ -290,6 +175,7 @@ class Enumerator:
         pieces = [p for p in self.pending if cut or not (is_size(p) and p.offset <= size)]
         grows = any(p.kind in (PieceKind.GROW, PieceKind.RESIZE) for p in pieces)
         stale_matters = grows or self.media[0].digest() != self.media[1].digest()
+        pieces += self._garbage(pieces)
         low = min((max(p.offset, 8192) for p in pieces if is_size(p) or p.end > 8192), default=1 << 62)
         for kept in self._choices(pieces):
             self.choices += 1
@@ -302,6 +188,29 @@ class Enumerator:
                 self.seen.add(digest)
                 what = describe(pieces, kept, stale=medium.stale)
                 yield CrashState(prefix, self.acked, self.placed, low, digest, image, what)
+
+    def _garbage(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """What may have become of the units that the newest writes under way touch: of the first and the
+        last of each, where others are neighbours, and of one in between."""
+        unit = self.destroys
+        writes: dict[int, tuple[int, int]] = {}
+        for piece in pieces if unit else ():
+            if piece.kind is PieceKind.DATA:
+                lo, hi = writes.get(piece.seq, (piece.offset, piece.end))
+                writes[piece.seq] = min(lo, piece.offset), max(hi, piece.end)
+        found: dict[tuple[int, int], Piece] = {}
+        for seq, (lo, hi) in list(writes.items())[-3:]:
+            first, last = lo // unit, (hi - 1) // unit
+            for at in {first, self.random.randint(first, last), last}:
+                start, end = at * unit, (at + 1) * unit
+                spans = ((start, min(end, lo)), (max(start, hi), end), (start, end))
+                flipped = self.random.randrange(start, end)
+                for begin, stop in (*spans, (flipped, flipped + 1)):
+                    if begin < stop:
+                        data = self.random.randbytes(stop - begin)
+                        found[begin, stop] = Piece(seq, PieceKind.GARBAGE, begin, stop - begin, data)
+        # An operation of their own, the newest, whose ends are tried in all combinations.
+        return [replace(piece, seq=len(self.trace.ops)) for piece in found.values()]
 
     def _choices(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, ...]]:
         """Index tuples, ascending, each at most once."""
@@ -347,26 +256,6 @@ class Enumerator:
             return list(everything)
         ends = [*everything[:2], *everything[-2:]]
         return ends + self.random.sample(everything[2:-2], room - 4)
-
-
-def is_size(piece: Piece) -> bool:
-    return piece.kind in (PieceKind.RESIZE, PieceKind.GROW, PieceKind.ALLOCATE)
-
-
-def overlaps(piece: Piece, lo: int, hi: int) -> bool:
-    return not is_size(piece) and piece.offset < hi and piece.end > lo
-
-
-def uncovered(old: Piece, new: Piece) -> list[Piece]:
-    """What remains of a piece when a later one is durable."""
-    if old.seq >= new.seq or not overlaps(old, new.offset, new.end) or is_size(new):
-        return [old]
-    rest = []
-    for lo, hi in ((old.offset, new.offset), (new.end, old.end)):
-        if lo < hi:
-            data = old.data[lo - old.offset : hi - old.offset]
-            rest.append(replace(old, offset=lo, length=hi - lo, data=data))
-    return rest
 
 
 def describe(pieces: Sequence[Piece], kept: Sequence[int], *, stale: bool) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
+PROGRAM = ("-m", "commitfs")
 
 # Only commit points, looks into history and the unmount commit then: counts are exact however
 # slow the machine is.
@@ -79,16 +80,19 @@ class Mount:
         watchdog: float = WATCHDOG_SECONDS,
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         """Mounts at once.  `options` are those of ``-o``; `store` is another store file to use; `prefix`
         are words before the daemon's command, of a program that becomes it in the end; `variables` are
         added to its environment.
 
-        A daemon that lives for more than `watchdog` seconds is killed.
+        A daemon that lives for more than `watchdog` seconds is killed.  `program`: the interpreter's
+        arguments for a commitfs that is not as it should be.
         """
         self.prefix = prefix
         self.variables = variables
         self.watchdog = watchdog
+        self.program = program
         self.store = store or folder / "s.db"
         self.path = folder / "m"
         self.options = options
@@ -112,9 +116,27 @@ class Mount:
 
     def start(self, *options: str) -> None:
         """Mount; returns when the mount serves.  AssertionError with the daemon's words if it ends."""
+        self._spawn(*options)
+        assert self.process is not None
+        self._watchdog = threading.Timer(self.watchdog, self._give_up)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+        while not self._serves():
+            if self.process.poll() is not None:
+                self._forget_process()
+                raise AssertionError(f"the daemon ended: {self.stderr_text()}")
+            time.sleep(0.005)
+
+    def start_and_kill(self, seconds: float) -> None:
+        """Begin to mount, and kill the daemon after so long, wherever it is by then."""
+        self._spawn()
+        time.sleep(seconds)
+        self.kill9()
+
+    def _spawn(self, *options: str) -> None:
         assert self.process is None, "mounted already"
         options = options or self.options
-        command = [*self.prefix, sys.executable, "-m", "commitfs", "mount"]
+        command = [*self.prefix, sys.executable, *self.program, "mount"]
         command += [str(self.store), str(self.path), "-f"]
         if options:
             command += ["-o", ",".join(options)]
@@ -126,14 +148,6 @@ class Mount:
                 stdout=stderr,
                 stderr=stderr,
             )
-        self._watchdog = threading.Timer(self.watchdog, self._give_up)
-        self._watchdog.daemon = True
-        self._watchdog.start()
-        while not self._serves():
-            if self.process.poll() is not None:
-                self._forget_process()
-                raise AssertionError(f"the daemon ended: {self.stderr_text()}")
-            time.sleep(0.005)
 
     def _serves(self) -> bool:
         # statvfs fails on a dead mount, where lstat and ismount still succeed.
@@ -212,9 +226,14 @@ class Mount:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGUSR1)  # its stacks, if it prints them; its end otherwise
         time.sleep(1)
-        process.kill()
+        self.abort()
+
+    def abort(self) -> None:
+        """Free whoever waits for the daemon, even where it hangs beyond a signal; it is dead then."""
+        assert self.process is not None, "not mounted"
+        self.process.kill()
         try:
-            process.wait(timeout=10)
+            self.process.wait(timeout=10)
             return  # its connection is gone, and the number may be another's by now
         except subprocess.TimeoutExpired:
             pass

@@ -1,8 +1,7 @@
 """``python -m tests.support.strace_worker STORE LOAD [TRACE]``: a run on a real file, for strace to watch.
 
-LOAD is ``alone`` (one call at a time) or ``tasks`` (with threads beside).  With TRACE every operation is
-recorded and the trace pickled there.  Without it the engine has the file as it is, its native thread
-included.
+LOAD is ``alone`` (one call at a time) or ``tasks`` (with threads beside, the native one included).  With
+TRACE every operation is recorded and the trace pickled there.  Without it the engine has the file as it is.
 """
 
 import pickle
@@ -12,7 +11,7 @@ from pathlib import Path
 import trio
 
 from commitfs.store.file import StoreFile, open_file
-from tests.support.crash_file import RecordingFile, Trace
+from tests.support.crash_file import RecordingRealFile, Trace
 from tests.support.crash_load import Load
 from tests.support.memory_file import MemoryDisk
 
@@ -23,12 +22,12 @@ def main() -> None:
 
     def opener(name: object, writable: bool) -> StoreFile:
         file = open_file(str(name), writable)
-        return RecordingFile(file, trace) if rest else file
+        return RecordingRealFile(file, trace) if rest else file
 
     load = Load(Path(path), 5, MemoryDisk(), trace, opener=opener)
     load.commits(40)
     if kind == "tasks":
-        inline = True if rest else None
+        inline = False if rest else None
         trio.run(load.concurrently, 4, 5, inline)
         trio.run(load.staged, 2, inline)
     load.reopen()

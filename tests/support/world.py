@@ -32,15 +32,17 @@ async def open_vfs(
     settle: float = 1000.0,
     clean: bool = True,
     opener: Callable[[str, bool], StoreFile] = open_file,
+    inline: bool | None = None,
 ) -> AsyncIterator[Vfs]:
     """A Vfs that serves a writable store; the store is made if there is none.  With `clean` it is
     closed as at unmount, else left as a killed daemon leaves it.  `opener` may open another file
-    than the one at `path`, which then is asked only how full its disk is."""
+    than the one at `path`, which then is asked only how full its disk is.  `inline` is the
+    committer's."""
     if not path.exists():
         create_store(path, uid=0, gid=0)
     store = Store.open(path, writable=True, opener=opener)
     try:
-        committer = GroupCommitter(store)
+        committer = GroupCommitter(store, inline=inline)
         stager = Stager(store, committer)
         async with trio.open_nursery() as nursery:
             await nursery.start(committer.run)

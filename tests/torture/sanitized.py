@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +29,10 @@ lib.cfs_crc32c(0, ffi.new("char[]", 1000), 1001)
 """
 
 
-def main(arguments: list[str]) -> int:
+@contextmanager
+def sanitized_copy() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with the project, its C part built for the sanitizers, and the environment Python has to
+    be started with there."""
     with tempfile.TemporaryDirectory(prefix="commitfs-sanitized-") as name:
         folder = Path(name)
         for part in ("commitfs", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
@@ -39,33 +44,49 @@ def main(arguments: list[str]) -> int:
         build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         sanitize = {**os.environ, "COMMITFS_SANITIZE": "address,undefined", "COMMITFS_WERROR": "1"}
         subprocess.run(build, cwd=folder, env=sanitize, check=True)
-
         runtime = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True
         )
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": runtime.stdout.strip(),
-            # The interpreter never frees everything.
-            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-            # Its own allocator would hide where its blocks end.
-            "PYTHONMALLOC": "malloc",
-        }
-        canary = subprocess.run(
-            [sys.executable, "-c", ONE_TOO_MANY],
-            cwd=folder,
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
+        yield (
+            folder,
+            {
+                **os.environ,
+                "LD_PRELOAD": runtime.stdout.strip(),
+                # The interpreter never frees everything.
+                "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
+                "UBSAN_OPTIONS": "print_stacktrace=1",
+                # Its own allocator would hide where its blocks end.
+                "PYTHONMALLOC": "malloc",
+            },
         )
-        if canary.returncode == 0 or "heap-buffer-overflow" not in canary.stderr:
-            print("the sanitizer does not see a read behind the end:", canary.stderr, file=sys.stderr)
-            return 1
+
+
+def see_canary(folder: Path, environment: dict[str, str]) -> None:
+    """RuntimeError unless the sanitizer reports a read of one byte too many."""
+    canary = subprocess.run(
+        [sys.executable, "-c", ONE_TOO_MANY],
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if canary.returncode == 0 or "heap-buffer-overflow" not in canary.stderr:
+        raise RuntimeError(f"the sanitizer does not see a read behind the end: {canary.stderr}")
+
+
+def run_tests(folder: Path, environment: dict[str, str], arguments: list[str]) -> int:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    # That one would do the same again.
+    command.append("--ignore=tests/native/test_sanitized.py")
+    return subprocess.run([*command, *arguments], cwd=folder, env=environment, check=False).returncode
+
+
+def main(arguments: list[str]) -> int:
+    with sanitized_copy() as (folder, environment):
+        see_canary(folder, environment)
         print("the sanitizer sees a read behind the end")
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *arguments]
-        return subprocess.run(tests, cwd=folder, env=environment, check=False).returncode
+        return run_tests(folder, environment, [*TESTS, *arguments])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A store on a file in memory that fails on command (tests/support/failing_file.py) or has little room
-(tests/support/stores.py)."""
+"""A store on a file in memory that fails on command (tests/support/failing_file.py), has little room
+(tests/support/stores.py), or whose writes wait at gates (tests/support/gates.py)."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from commitfs.vfs.create import create_store
 from tests.support.crash_file import Trace, crash_opener
 from tests.support.failing_file import FailingFile, Faults, failing_opener
+from tests.support.gates import GatedWorld, gated_vfs
 from tests.support.memory_file import MemoryDisk
 from tests.support.stores import LimitedDisk
 
@@ -34,3 +35,9 @@ def faults() -> Faults:
 @pytest.fixture
 def failing(disk: MemoryDisk, faults: Faults) -> Opener:
     return failing_opener(crash_opener(disk, Trace(b"")), faults)
+
+
+@pytest.fixture
+async def world(path: Path) -> AsyncIterator[GatedWorld]:
+    async with gated_vfs(path) as world:
+        yield world

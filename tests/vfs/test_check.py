@@ -135,6 +135,11 @@ def lose_name(world: World) -> None:
     world.inode(D, size=1)
 
 
+def lose_inode_alone(world: World) -> None:
+    """The inode of /d/s is gone and nothing of it is left but its name."""
+    world.tree.delete(inode_key(S))
+
+
 def overlap(world: World) -> None:
     offset = world_extent_offset(world)
     world.tree.put(extent_key(F, 10), encode_extent(Extent(20, 0, len(DATA), offset, (crc32c(DATA),))))
@@ -200,6 +205,7 @@ def dangling_backref(world: World) -> None:
         (loop, b"<inode 512>", "the directory lies in itself"),
         (lose_file, b"", "the inode is gone, something of it is left"),
         (lose_name, b"d/s", "inode 258 is not"),
+        (lose_inode_alone, b"", "the inode of a name in directory 256 is gone"),
         (overlap, b"d/f", "there twice"),
         (beyond, b"d/f", "bytes behind its size 10"),
         (wrong_kind, b"d/s", "is of another type"),

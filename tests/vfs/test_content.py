@@ -53,7 +53,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEP, max_size=25))
 def test_contents_equal_a_plain_byte_string(steps: list[tuple[str, int, bytes]]) -> None:
     log, tree = new_tree()
@@ -130,7 +130,7 @@ def test_one_changed_byte_stores_one_chunk() -> None:
 
 
 @given(st.integers(1, EXTENT_MAX), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_slice_keeps_what_verifies_it(length: int, data: st.DataObject) -> None:
     log = MemoryLog()
     raw = (bytes(range(251)) * (length // 251 + 1))[:length]

@@ -9,27 +9,29 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import trio
 
-from commitfs.errors import FsError
+from commitfs.errors import CorruptError, FsError, StoreError
 from commitfs.format.keys import ROOT_INO
-from commitfs.store.check import check_store
 from commitfs.store.committer import GroupCommitter
 from commitfs.store.stage import Stager
 from commitfs.store.store import Store
 from commitfs.store.txn import Txn
+from commitfs.vfs import commits
 from commitfs.vfs.api import Ctx
 from commitfs.vfs.check import check_trees
 from commitfs.vfs.create import create_store
 from commitfs.vfs.snapshot import Snapshot
 from commitfs.vfs.vfs import Vfs
-from tests.support.crash_check import head_id
-from tests.support.crash_file import Trace, crash_opener
+from tests.support.crash_check import assert_sound, head_id
+from tests.support.crash_file import CrashFile, Trace, Write, crash_opener
 from tests.support.crash_load import short_tail
+from tests.support.crash_mutants import StageSyncMerged
 from tests.support.crash_states import CrashState, Enumerator
 from tests.support.memory_file import MemoryDisk
 
@@ -51,6 +53,8 @@ def view_of(store: Store, commit: int) -> View:
 
 class Saver:
     """A vfs in use, and the same on a dictionary."""
+
+    sizes = (0, 5, 300, 300, 2500, 70_000)
 
     def __init__(self, vfs: Vfs, trace: Trace, seed: int) -> None:
         self.vfs = vfs
@@ -94,7 +98,7 @@ class Saver:
         if path.rpartition(b"/")[0] not in {b"", *self.model}:
             await self.mkdir(path.rpartition(b"/")[0])
         elif draw < 0.6 or self.model.get(path) is None:
-            size = self.random.choice((0, 5, 300, 300, 2500, 70_000))
+            size = self.random.choice(self.sizes)
             await self.save(path, self.random.randbytes(size) or b"x")
         elif draw < 0.8:
             target = b"moved %d" % self.random.randrange(3)
@@ -159,7 +163,7 @@ class Opened:
         for commit in range(max(1, newest - 1), newest + 1):
             assert view_of(store, commit) == self.right[commit]
         if number % 8 == 0:
-            assert list(check_store(store)) == []
+            assert_sound(store)
             assert list(check_trees(store)) == []
         if number % 16 == 0:
             model = trio.run(use, store, trace, number, 3)
@@ -171,27 +175,87 @@ class Opened:
         return newest
 
 
+@dataclass
+class Run:
+    """Recorded work through a vfs: the trace, and what each commit holds."""
+
+    path: Path
+    trace: Trace
+    right: dict[int, View]
+
+    @classmethod
+    def make(
+        cls, folder: Path, *, seed: int, steps: int, file: type[CrashFile] = CrashFile, align: int = 8
+    ) -> "Run":
+        path = folder / "store"
+        create_store(path, uid=0, gid=0, align=align)
+        contents = path.read_bytes()
+        disk, trace = MemoryDisk(contents), Trace(contents)
+        trace.ack(1)
+        trace.placed(1)
+        store = Store.open(
+            str(path), writable=True, opener=lambda name, writable: file(disk, trace, writable=writable)
+        )
+        with patch.object(Store, "begin", marking(Store.begin, trace)):
+            trio.run(use, store, trace, seed, steps)
+        right = {commit: view_of(store, commit) for commit in range(1, head_id(store) + 1)}
+        assert list(check_trees(store)) == []
+        store.close()
+        return cls(path, trace, right)
+
+    def check(self, *, per_prefix: int = 24, destroys: int = 0) -> int:
+        """Open every state; how many there were."""
+        opened = Opened(self.path, self.right)
+        enumerator = Enumerator(self.trace, seed=1, per_prefix=per_prefix, exhaustive=6, destroys=destroys)
+        for number, state in enumerate(enumerator.states()):
+            opened.check(number, state)
+        return len(opened.newest)
+
+
+@pytest.fixture
+def small_spill() -> Iterator[None]:
+    """Files of more than 16 KiB are staged, not from 1 MiB on."""
+    with (
+        patch.object(commits, "SPILL_BYTES", 16 << 10),
+        patch.object(Saver, "sizes", (300, 9_000, 40_000, 70_000)),
+    ):
+        yield
+
+
 def test_saves_through_the_vfs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "store"
-    create_store(path, uid=0, gid=0)
-    contents = path.read_bytes()
-    disk, trace = MemoryDisk(contents), Trace(contents)
-    trace.ack(1)
-    trace.placed(1)
-    store = Store.open(str(path), writable=True, opener=crash_opener(disk, trace))
-    with patch.object(Store, "begin", marking(Store.begin, trace)):
-        trio.run(use, store, trace, 61, 60)
-    right = {commit: view_of(store, commit) for commit in range(1, head_id(store) + 1)}
-    assert len(right) > 25
-    assert list(check_trees(store)) == []
-    store.close()
-    opened = Opened(path, right)
-    enumerator = Enumerator(trace, seed=1, per_prefix=24, exhaustive=6)
-    for number, state in enumerate(enumerator.states()):
-        opened.check(number, state)
-    assert len(opened.newest) > 500
+    run = Run.make(tmp_path, seed=61, steps=60)
+    assert len(run.right) > 25
+    states = run.check()
+    assert states > 500
     with capsys.disabled():
-        print(f"\n  {len(right)} commits, {len(trace.ops)} operations, {len(opened.newest)} states", end="")
+        print(f"\n  {len(run.right)} commits, {len(run.trace.ops)} operations, {states} states", end="")
+
+
+@pytest.mark.usefixtures("small_spill")
+def test_staged_saves_through_the_vfs(tmp_path: Path) -> None:
+    run = Run.make(tmp_path, seed=62, steps=30)
+    assert sum(isinstance(op, Write) and op.stage for op in run.trace.ops) > 10
+    assert run.check() > 300
+
+
+@pytest.mark.usefixtures("small_spill")
+def test_a_save_that_returns_before_its_staged_data_is_durable_is_found_out(tmp_path: Path) -> None:
+    run = Run.make(tmp_path, seed=62, steps=30, file=StageSyncMerged)
+    with pytest.raises((AssertionError, CorruptError)):
+        run.check()
+
+
+@pytest.mark.usefixtures("small_spill")
+@pytest.mark.parametrize("align", [512, 4096])
+def test_saves_on_a_medium_that_destroys_what_lies_beside_a_write(tmp_path: Path, align: int) -> None:
+    run = Run.make(tmp_path, seed=63, steps=20, align=align)
+    assert run.check(per_prefix=16, destroys=align) > 200
+
+
+def test_packed_saves_are_lost_there(tmp_path: Path) -> None:
+    run = Run.make(tmp_path, seed=63, steps=20)
+    with pytest.raises((AssertionError, StoreError)):
+        run.check(per_prefix=16, destroys=512)
 
 
 def marking(begin: Callable[[Store, int], Txn], trace: Trace) -> Callable[[Store, int], Txn]:

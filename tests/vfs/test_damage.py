@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commitfs.errors import CommitfsError, CorruptError, FsError
-from commitfs.format.keys import ROOT_INO, dentry_key, inode_key
+from commitfs.format.keys import ROOT_INO, dentry_key, extent_key, inode_key
 from commitfs.format.node import Root
 from commitfs.store.check import check_store
 from commitfs.store.store import Store
@@ -22,6 +22,7 @@ from tests.support.stores import flip, opener
 from tests.support.world import (
     CTX,
     close,
+    commit_root,
     committed,
     contents,
     lookup,
@@ -238,6 +239,58 @@ async def test_p7_damaged_data_can_be_replaced_and_removed(path: Path) -> None:
         await vfs.unlink(ROOT_INO, b"gone", CTX)
         await still_saves(vfs, b"g")
         assert committed(vfs, b"gone") is None
+
+
+async def test_p7_a_damaged_node_of_a_large_file(path: Path) -> None:
+    """Which bytes it consists of is lost in the middle: it cannot be replaced or removed under its name,
+    but moved out of the way, and what is around it is as ever."""
+    disk = MemoryDisk(path.read_bytes())
+    data = os.urandom(20 << 20)
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        await vfs.mkdir(ROOT_INO, b"e", 0o755, CTX)
+        big = await save_in_parts(vfs, b"big", data)
+    store = Store.open("memory", opener=opener(disk))
+    leaf = leaf_of(store, extent_key(big, 10 << 20))
+    assert leaf not in (leaf_of(store, extent_key(big, 0)), leaf_of(store, extent_key(big, 20 << 20)))
+    store.close()
+    flip(disk, leaf.offset + 20)
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        opened = (await vfs.open(big, os.O_RDONLY, CTX)).fh
+        assert await vfs.read(opened, 0, 1000) == data[:1000]
+        with pytest.raises(CorruptError):
+            await vfs.read(opened, 10 << 20, 1000)
+        await vfs.release(opened)
+        with pytest.raises(CorruptError):
+            await vfs.unlink(ROOT_INO, b"big", CTX)
+        await vfs.rename(ROOT_INO, b"big", ROOT_INO, b"big.damaged", 0, CTX)
+        await save(vfs, b"big", b"new")
+        assert committed(vfs, b"big") == b"new"
+        await still_saves(vfs, b"after")
+
+
+async def save_in_parts(vfs: Vfs, name: bytes, data: bytes) -> int:
+    fh, ino = await new(vfs, name)
+    for at in range(0, len(data), 1 << 17):
+        await vfs.write(fh, at, data[at : at + (1 << 17)])
+    await close(vfs, fh)
+    return ino
+
+
+async def test_p7_a_tree_whose_first_node_is_damaged_is_served_for_reading(path: Path) -> None:
+    """The free inode numbers are in it, with the root's inode: history is there all the same."""
+    disk = MemoryDisk(path.read_bytes())
+    async with open_vfs(path, opener=opener(disk)) as vfs:
+        await save(vfs, b"f", b"f")
+        await vfs.mkdir(ROOT_INO, b"d", 0o755, CTX)
+        await vfs.settle()
+        root = vfs.store.head
+        assert root is not None
+    flip(disk, root.root_offset + 20)
+    async with open_vfs(path, opener=opener(disk), clean=False) as vfs:
+        with pytest.raises(CorruptError):
+            await vfs.getattr(ROOT_INO, CTX)
+        old = await vfs.lookup(commit_root(2), b"f", CTX)
+        assert await vfs.read((await vfs.open(old.ino, os.O_RDONLY, CTX)).fh, 0, 10) == b"f"
 
 
 async def test_a_damaged_directory_inode(path: Path, disk: MemoryDisk) -> None:

@@ -340,7 +340,7 @@ async def run_steps(folder: Path, steps: list[tuple[Any, ...]]) -> None:
             return
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEPS, max_size=40))
 def test_vfs_does_what_the_model_does(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
