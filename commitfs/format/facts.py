@@ -3,7 +3,7 @@
 They serve `log` and the xattrs of a commit's directory; the tree alone decides what a commit holds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class Facts(NamedTuple):
     uid: int
     pid: int
     program: bytes
-    changes: Sequence[Change]
+    changes: tuple[Change, ...]
     truncated: bool = False
 
 

@@ -20,7 +20,7 @@ except ImportError as error:
         f"(or `python setup.py build_ext --inplace` in a checkout): {error}"
     ) from error
 
-_ABI = 3
+_ABI = 4
 if lib.cfs_abi() != _ABI:
     raise ImportError("the C part of commitfs was built from other sources: build it again")
 

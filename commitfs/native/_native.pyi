@@ -54,8 +54,27 @@ class _Lib:
     def cfs_tree_backward(self, t: Any, key: bytes, key_size: int, low: bytes, low_size: int, /) -> int: ...
     def cfs_tree_build_begin(self, t: Any, /) -> int: ...
     def cfs_tree_build_store(self, t: Any, offset: int, /) -> int: ...
-    def cfs_tree_build_run(self, t: Any, offset: int, /) -> int: ...
+    def cfs_tree_build_run(self, t: Any, offset: int, ahead: int, /) -> int: ...
     def cfs_tree_build_finish(self, t: Any, /) -> None: ...
+    CFS_EXTENT_MAX: int
+    CFS_NEW_FILE_PATH: int
+    def cfs_new_file(
+        self,
+        t: Any,
+        numbers: Any,
+        program: bytes,
+        program_size: int,
+        path: bytes,
+        path_size: int,
+        name_size: int,
+        inode: bytes,
+        inode_size: int,
+        parent: bytes,
+        parent_size: int,
+        data: bytes,
+        data_size: int,
+        /,
+    ) -> int: ...
 
 ffi: FFI
 lib: _Lib

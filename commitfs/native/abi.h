@@ -3,7 +3,7 @@
 #ifndef CFS_ABI_H
 #define CFS_ABI_H
 
-#define CFS_ABI 3
+#define CFS_ABI 4
 
 static inline int cfs_abi(void)
 {

@@ -14,8 +14,8 @@ from cffi import FFI
 
 HERE = Path("commitfs/native")
 PARTS = ["cache", "committer", "crc32c", "durable", "node", "walk"]
-PARTS += ["tree", "tree_build", "tree_delete", "tree_put"]
-HEADERS = ["abi", "bytes", "cache", "committer", "crc32c", "durable", "node", "tree", "walk"]
+PARTS += ["new_file", "tree", "tree_build", "tree_delete", "tree_put"]
+HEADERS = ["abi", "bytes", "cache", "committer", "crc32c", "durable", "new_file", "node", "tree", "walk"]
 
 PROTOTYPES = """
 int cfs_abi(void);
@@ -88,8 +88,22 @@ int cfs_tree_forward(cfs_tree *t, const uint8_t *key, size_t key_size, int beyon
 int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size, const uint8_t *low, size_t low_size);
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset);
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, size_t ahead);
 void cfs_tree_build_finish(cfs_tree *t);
+
+#define CFS_EXTENT_MAX ...
+#define CFS_NEW_FILE_PATH ...
+typedef struct {
+    uint64_t offset;
+    int64_t clock_ns, size;
+    uint64_t cookie;
+    uint32_t uid, pid, commit, ino, folder, truncated;
+} cfs_new_file_numbers;
+int64_t cfs_new_file(cfs_tree *t, const cfs_new_file_numbers *numbers,
+                     const uint8_t *program, size_t program_size,
+                     const uint8_t *path, size_t path_size, size_t name_size,
+                     const uint8_t *inode, size_t inode_size, const uint8_t *parent, size_t parent_size,
+                     const uint8_t *data, size_t data_size);
 """
 
 NEEDED = "on Debian and Ubuntu: apt install gcc pkg-config liblz4-dev python3-dev"

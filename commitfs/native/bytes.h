@@ -1,4 +1,4 @@
-/* Little-endian loads and stores at any alignment. */
+/* Little-endian loads and stores at any alignment; keys are big endian. */
 #ifndef CFS_BYTES_H
 #define CFS_BYTES_H
 
@@ -52,6 +52,11 @@ static inline void cfs_put64(uint8_t *at, uint64_t x)
 {
     x = CFS_LE64(x);
     memcpy(at, &x, sizeof x);
+}
+
+static inline void cfs_put64_big(uint8_t *at, uint64_t x)
+{
+    cfs_put64(at, __builtin_bswap64(x));
 }
 
 #endif

@@ -81,9 +81,9 @@ int cfs_tree_backward(cfs_tree *t, const uint8_t *key, size_t key_size, const ui
 int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
 
-/* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at t->run and returns
-   their bytes.  Not finished, the tree stays as it was.  -ENOMEM. */
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset);
+/* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at t->run, behind `ahead`
+   bytes that it does not touch, and returns their bytes.  Not finished, the tree stays as it was.  -ENOMEM. */
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, size_t ahead);
 void cfs_tree_build_finish(cfs_tree *t);
 
 /* Between the files of the tree.  The lock of the cache is held. */
@@ -98,6 +98,9 @@ typedef struct {
 } cfs_path;
 
 #define CFS_CLEAN UINT32_MAX
+
+/* Has so many bytes at t->run: 0 or -ENOMEM. */
+int cfs_tree_run_room(cfs_tree *t, size_t room);
 
 /* The node at `p` if it is at hand. */
 cfs_node *cfs_tree_node(cfs_tree *t, const cfs_pointer *p);

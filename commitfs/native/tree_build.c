@@ -36,6 +36,11 @@ static void set_places(const cfs_tree *t, const cfs_node *n, uint8_t *body)
 int cfs_tree_build_begin(cfs_tree *t)
 {
     t->ordered = t->stored = 0;
+    if (t->run_room > RUN_KEPT && t->estimate < RUN_KEPT / 2) {
+        free(t->run);
+        t->run = NULL;
+        t->run_room = 0;
+    }
     if (!cfs_is_dirty(&t->root))
         return 0;
     uint32_t *order = realloc(t->order, t->used * sizeof *order);
@@ -75,11 +80,6 @@ static void finish(cfs_tree *t)
     for (uint32_t k = 0; k < t->ordered; k++)
         cfs_nodes_put(t->nodes, t->dirty[t->order[k]]);
     pthread_mutex_unlock(&t->nodes->lock);
-    if (t->run_room > RUN_KEPT) {
-        free(t->run);
-        t->run = NULL;
-        t->run_room = 0;
-    }
     t->used = t->vacancies = t->ordered = 0;
     t->estimate = 0;
     t->changed = 0;
@@ -97,19 +97,26 @@ static size_t store(cfs_tree *t, uint32_t slot, uint64_t offset, uint8_t *out)
     return size;
 }
 
-int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset)
+int cfs_tree_run_room(cfs_tree *t, size_t room)
 {
-    size_t room = t->estimate + CFS_ENCODED_MAX; /* none is longer than it was before LZ4, when it is done */
-    if (t->run_room < room) {
-        uint8_t *run = realloc(t->run, room);
-        if (!run)
-            return -ENOMEM;
-        t->run = run;
-        t->run_room = room;
-    }
+    if (t->run_room >= room)
+        return 0;
+    uint8_t *run = realloc(t->run, room);
+    if (!run)
+        return -ENOMEM;
+    t->run = run;
+    t->run_room = room;
+    return 0;
+}
+
+int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, size_t ahead)
+{
+    /* None is longer than it was before LZ4, when it is done. */
+    if (cfs_tree_run_room(t, ahead + t->estimate + CFS_ENCODED_MAX))
+        return -ENOMEM;
     size_t at = 0;
     for (uint32_t k = 0; k < t->ordered; k++)
-        at += store(t, t->order[k], offset + at, t->run + at);
+        at += store(t, t->order[k], offset + at, t->run + ahead + at);
     return (int64_t)at;
 }
 

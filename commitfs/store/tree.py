@@ -188,22 +188,32 @@ class Tree:
         if rc := _build_begin(tree):
             fail(rc)
         if at:
-            size = _build_run(tree, at)
+            size = _build_run(tree, at, 0)
             if size < 0:
                 fail(size)
             if size:
                 placed = place(ffi.buffer(tree.run, size)[:])
                 assert placed == at
             _build_finish(tree)
-            root = tree.root
-            self.root = Root(root.offset, root.length, root.level, root.crc)
-            return self.root
+            return self._built()
         offset = 0
         while size := _build_store(tree, offset):
             if size < 0:
                 fail(size)
             offset = place(self._out[:size])
-        root = tree.root
+        return self._built()
+
+    def build_with(self, make: Callable[[Any], int]) -> bytes:
+        """Change and build the tree by a function in C that does both (`cfs_new_file`): what it is to store,
+        in one piece.  It is called again after each node that it asks for."""
+        tree = self._tree
+        while (size := make(tree)) < 0:
+            self._load(size)
+        self._built()
+        return ffi.buffer(tree.run, size)[:]  # type: ignore[no-any-return]
+
+    def _built(self) -> Root:
+        root = self._tree.root
         self.root = Root(root.offset, root.length, root.level, root.crc)
         return self.root
 

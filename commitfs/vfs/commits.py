@@ -239,12 +239,14 @@ class Commits:
                     if node.pending is not None:
                         node.pending.at_name_change = True
             alive = [node for node in nodes if not node.dead]
-            if len(alive) == 1 and is_new_file(live, alive[0]):
+            ticket = None
+            if len(alive) == 1 and txn.next_offset and is_new_file(live, alive[0]):
                 ticket = commit_new_file(live, txn, alive[0], who)
-                self.account(alive[0])
-                self.retry.discard(alive[0])
-            else:
+            if ticket is None:
                 ticket = self._fill(txn, alive, who)
+            for node in alive:
+                self.account(node)
+                self.retry.discard(node)
         except BaseException:
             if live.broken is None:
                 txn.abort()
@@ -257,8 +259,7 @@ class Commits:
     def _fill(self, txn: Txn, nodes: list[Node], who: Who) -> Ticket:
         live, tree = self.live, self.live.tree
         now = live.now()
-        changes = [self._change(node) for node in nodes]
-        changes += live.changes
+        changes = (*map(self._change, nodes), *live.changes)
         facts = Facts(now, who.uid, who.pid, who.program, changes, live.changes_truncated)
         txn.add(encode_facts(facts, crc32c))
         self._touch(nodes)
@@ -316,8 +317,6 @@ class Commits:
         assert node.saved is not None
         stored = pending.apply(live.tree, batch, self.store, node.ino, node.saved.stored, txn.add, crc32c)
         node.pending = None
-        self.account(node)
-        self.retry.discard(node)
         node.attr = node.attr.changed_in(self.store.next_id, stored)
         live.save(node, batch)
 
