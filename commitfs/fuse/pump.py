@@ -73,6 +73,8 @@ class Pump:
         self._looks: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
         self._turned = clock()
         self._fd = -1
+        self._read = 0
+        """Requests that were there, each read by whoever waited for it."""
         self._closing = False
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +89,7 @@ class Pump:
         while True:
             if look(0):
                 if now - self._turned < TURN_NS:
+                    self._read += 1
                     return
             elif not self._idle() or 0 < until <= now:
                 break
@@ -101,6 +104,7 @@ class Pump:
             now = clock()
         await trio.lowlevel.wait_readable(fd)
         self._turned = clock()
+        self._read += 1
 
     def notify_closing(self, fd: int) -> None:
         """What pyfuse3 ends a session with.  Who is in the midst of a turn of the loop is not waiting, so
@@ -108,10 +112,10 @@ class Pump:
         self._closing = True
         trio.lowlevel.notify_closing(fd)
 
-    def waiting(self) -> bool:
-        """Whether a request has come that nobody has read."""
+    def waiting(self) -> int:
+        """0 unless a request has come that nobody has read; then another number after each that was."""
         look = self._looks.get(self._fd)
-        return look is not None and bool(look(0))
+        return 1 + self._read if look is not None and look(0) else 0
 
     def _look(self, fd: int) -> Callable[[int], list[tuple[int, int]]]:
         poll = select.poll()

@@ -127,8 +127,8 @@ class Session:
             return False
         return True
 
-    def requests_wait(self) -> bool:
-        """Whether the kernel has a request that was not read yet."""
+    def requests_wait(self) -> int:
+        """0 unless the kernel has a request that was not read yet; then another number after each read."""
         return self._pump.waiting()
 
     async def write_back(self) -> None:

@@ -166,11 +166,14 @@ int cfs_tree_touch(cfs_tree *t, const uint8_t *keys, size_t size)
 {
     int rc = 0;
     pthread_mutex_lock(&t->nodes->lock);
-    for (size_t at = 0, key_size; rc == 0 && t->root.offset != 0 && at < size; at += key_size) {
+    for (size_t at = 0; rc == 0 && at < size;) {
         cfs_path path;
-        key_size = size - at < 2 ? SIZE_MAX : cfs_get16(keys + at);
-        at += 2;
-        rc = key_size > size - at ? -EINVAL : cfs_tree_descend(t, keys + at, key_size, &path);
+        size_t left = size - at, key_size = left < 2 ? 0 : cfs_get16(keys + at);
+        if (left < 2 || key_size > left - 2)
+            rc = -EINVAL;
+        else if (t->root.offset != 0)
+            rc = cfs_tree_descend(t, keys + at + 2, key_size, &path);
+        at += 2 + key_size;
     }
     pthread_mutex_unlock(&t->nodes->lock);
     return rc;

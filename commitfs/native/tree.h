@@ -82,7 +82,7 @@ int cfs_tree_build_begin(cfs_tree *t);
 int cfs_tree_build_store(cfs_tree *t, uint64_t offset);
 
 /* Or, when all nodes go one behind the other at `offset`: begin, run, finish.  Run leaves them at t->run, behind `ahead`
-   bytes that it does not touch, and returns their bytes.  Not finished, the tree stays as it was.  -ENOMEM. */
+   bytes that it does not touch, and returns their bytes.  Not finished, the tree stays as it was.  -ENOMEM, -EOVERFLOW. */
 int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, size_t ahead);
 void cfs_tree_build_finish(cfs_tree *t);
 

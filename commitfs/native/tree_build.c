@@ -115,8 +115,11 @@ int64_t cfs_tree_build_run(cfs_tree *t, uint64_t offset, size_t ahead)
     if (cfs_tree_run_room(t, ahead + t->estimate + CFS_ENCODED_MAX))
         return -ENOMEM;
     size_t at = 0;
-    for (uint32_t k = 0; k < t->ordered; k++)
+    for (uint32_t k = 0; k < t->ordered; k++) {
+        if (t->run_room - ahead - at < CFS_ENCODED_MAX)
+            return -EOVERFLOW; /* the estimate was none */
         at += store(t, t->order[k], offset + at, t->run + ahead + at);
+    }
     return (int64_t)at;
 }
 

@@ -40,11 +40,11 @@ class Pace:
         self._count = 0
 
     def choose_inline(self) -> bool:
-        beside = self._mean[False]
-        if not 0.0 < beside < 2 * INLINE_SECONDS:
+        other = self._mean[False]
+        if not 0.0 < other < 2 * INLINE_SECONDS:
             return False  # not known yet, or slow: not even to try
         self._count += 1
-        inline = self._mean[True] < min(beside, INLINE_SECONDS)
+        inline = self._mean[True] < min(other, INLINE_SECONDS)
         return inline ^ (self._count % _TRY_EVERY == 0)
 
     def typical(self) -> float:
@@ -65,20 +65,23 @@ class GroupCommitter:
     Without `run` in the background, zeros and slots are written in the callers' time.
     """
 
-    def __init__(self, store: Store, *, inline: bool | None = None) -> None:
+    def __init__(
+        self, store: Store, *, inline: bool | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         if store.log is None:
             raise ReadOnlyError(f"{store.path} is not open for writing")
         self._log: Log = store.log
         self._file = store.file
         self._inline = inline
         self._pace = Pace()
+        self._clock = clock
         self._leading = False
         self._waiting = ParkingLot()
         self._chores = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self.others_come: Callable[[], bool] | None = None
-        """Tells whether somebody may be about to commit who has not had his turn yet.  None: that is not
-        known, and everybody gets one turn."""
+        self.others_come: Callable[[], int] | None = None
+        """0 where nobody waits to be heard who may be about to commit; else a number that is another one as
+        soon as somebody was.  None: that is not known, and everybody gets one turn."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Lay zeros ahead of need and write slots, off every caller's time; until cancelled."""
@@ -125,8 +128,9 @@ class GroupCommitter:
             self._log.check_writable()
             if self._leading:
                 await self._waiting.park()
-            else:
-                await self._lead()
+            elif not await self._lead() and not ticket.done and ticket.error is None:
+                self._log.check_writable()
+                raise RuntimeError("a commit that waits is in no group")
 
     async def drain(self) -> None:
         """Return when all that is queued by now is durable; raises as acknowledge does."""
@@ -137,46 +141,56 @@ class GroupCommitter:
         elif log.in_flight is not None:
             await self.acknowledge(log.in_flight.entries[-1].ticket)
 
-    async def _lead(self) -> None:
-        """Write one group."""
+    async def _lead(self) -> bool:
+        """Write one group; False if there was none."""
         self._leading = True
         try:
             await self._gather()
             group = self._log.take()
-            if group is not None:
-                await self._write(group)
-                if self._log.chores_due():
-                    if self._nursery is not None:
-                        self._chores.set()
-                    else:
-                        self._log.do_chores()
+            if group is None:
+                return False
+            await self._write(group)
+            if self._log.chores_due():
+                if self._nursery is not None:
+                    self._chores.set()
+                else:
+                    self._log.do_chores()
+            return True
         finally:
             self._leading = False
             self._waiting.unpark_all()
 
     async def _gather(self) -> None:
-        """Let those join who are about to commit, for no longer than a write takes."""
+        """Let those join who are about to commit, for no longer than a write takes, and only as long as it
+        helps: where all who could hear them are busy, they have to wait."""
         if self.others_come is None:
             await checkpoint()
-        elif self.others_come():
-            until = time.perf_counter() + self._pace.typical()
+            return
+        until = 0.0
+        heard = in_vain = 0
+        while waiting := self.others_come():
+            now = self._clock()
+            until = until or now + self._pace.typical()
+            in_vain = in_vain + 1 if waiting == heard else 0
+            # Two turns: in the first it may be this task's turn before that of whoever was woken.
+            if in_vain > 1 or (heard and now >= until):
+                return
+            heard = waiting
             await checkpoint()
-            while self.others_come() and time.perf_counter() < until:
-                await checkpoint()
 
     async def _write(self, group: Group) -> None:
         small = group.size < SMALL_BYTES
         inline = self._inline
         if inline is None:
             inline = small and self._pace.choose_inline()
-        started = time.perf_counter()
+        started = self._clock()
         if inline:
             self._log.write(group)
         else:
             with trio.CancelScope(shield=True):  # C2
                 await self._write_beside(group)
         if small:
-            self._pace.took(inline, time.perf_counter() - started)
+            self._pace.took(inline, self._clock() - started)
 
     async def _write_beside(self, group: Group) -> None:
         log, file = self._log, self._file

@@ -191,7 +191,7 @@ class RealFile:
             try:
                 self._others[_STAGE_DIRECT] = self._open_again(_WRITE | os.O_DIRECT)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # no such thing on this file system
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # no such thing on this file system
                     raise
             else:
                 self._direct = True
@@ -214,12 +214,19 @@ class RealFile:
             return data
         parts = [data]
         got = len(data)
-        while got < length and (data := os.pread(self._fd, length - got, offset + got)):
+        size = -1
+        while got < length:
+            data = os.pread(self._fd, length - got, offset + got)
             parts.append(data)
             got += len(data)
-        if got < length and offset + got < self.size():
-            # Whoever took that for the end of the log would cut off what follows.
-            raise OSError(errno.EIO, f"the file cannot be read at offset {offset + got}, before its end")
+            if data:
+                continue
+            # Behind the end, or so it was: a writer may have made the file longer since.
+            if offset + got >= size and (size := self.size()) <= offset + got:
+                break
+            if parts[-2:] == [b"", b""]:
+                # Whoever took that for the end of the log would cut off what follows.
+                raise OSError(errno.EIO, f"the file cannot be read at offset {offset + got}, before its end")
         return b"".join(parts)
 
     def write_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -306,9 +313,9 @@ class RealFile:
             return False
 
     def begin_durable(self, buffers: Sequence[Buffer], offset: int) -> None:
-        if self._committer is None:
-            self._committer = native.NativeCommitter()
         try:
+            if self._committer is None:
+                self._committer = native.NativeCommitter()
             self._committer.submit(self._fd, buffers, offset)
         except MemoryError as error:
             raise _told_apart(error) from None

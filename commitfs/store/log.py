@@ -193,9 +193,9 @@ class Log:
             last = entries[-1].record
             if last.kind == STAGE or (self._align == 8 and last.end - start >= BYTES_APART):
                 break
-        if self._align > 8 and not self.queue and entries[-1].record.end % self._align:
-            entries.append(self._pad())
         try:
+            if self._align > 8 and not self.queue and entries[-1].record.end % self._align:
+                entries.append(self._pad())
             group = self._seal(entries)
         except BaseException:  # no memory: whoever takes next seals them anew
             self.queue.extendleft(reversed(entries))

@@ -115,9 +115,10 @@ class Tree:
         return True
 
     def apply(self, batch: Batch) -> None:
-        """Make the changes of a batch, all or none; a key that is not there is deleted already.
+        """Make the changes of a batch; a key that is not there is deleted already.
 
-        More than BATCH_MAX of them are made in several steps: then an error may come between two.
+        Up to BATCH_MAX of them are all made, or none because of a node that cannot be read (T6).  More are
+        made in several steps, and for want of memory any may be the last (`edits` tells).
         """
         edits = batch.edits
         for at in range(0, len(edits), BATCH_MAX):

@@ -4,8 +4,10 @@ Invariants
   M1  From `Store.begin` to `Txn.finish` there is no await: a commit is one consistent state (P3).
   M2  A commit takes everything staged, and the pending contents of the file whose commit point it is
       (of both that change places); never another file's (P2).
-  M3  Room is asked for before anything is changed: ENOSPC leaves all as it was, and `retry` holds the
-      files whose commit point could not be kept, to be tried again.
+  M3  Room is asked for before anything is changed: ENOSPC leaves all as it was.  Files whose commit point
+      was their own (a close, a sync) and could not be kept stay in `retry` until it was.
+  M4  A name change and the contents that go with it are in one commit or in none: an error behind the
+      change ends all saving rather than leaving it to somebody else's commit.
 """
 
 import logging
@@ -207,14 +209,21 @@ class Commits:
         `change` is a namespace change that belongs to the same commit; it may refuse with FsError, and
         then nothing has happened.
         """
-        while True:
-            if busy := next((node for node in nodes if node.spilling), None):
-                await self.spilled(busy)
-            elif any(n.pending is not None and n.pending.staged > self.stager.synced for n in nodes):
-                await self.stager.sync()
-            else:
-                break  # and nothing was awaited since that was seen
-        await self.committer.acknowledge(self.build(nodes, who, change))
+        try:
+            while True:
+                if busy := next((node for node in nodes if node.spilling), None):
+                    await self.spilled(busy)
+                elif any(n.pending is not None and n.pending.staged > self.stager.synced for n in nodes):
+                    await self.stager.sync()
+                else:
+                    break  # and nothing was awaited since that was seen
+            ticket = self.build(nodes, who, change)
+        except BaseException:
+            if change is None:
+                self.retry.update(node for node in nodes if node.pending is not None and not node.dead)
+                self._staged.set()
+            raise
+        await self.committer.acknowledge(ticket)
 
     def build(self, nodes: Sequence[Node], who: Who, change: Callable[[], object] | None = None) -> Ticket:
         """Make the commit and queue it (M1).  Raises OSError ENOSPC and the like before any change."""
@@ -226,15 +235,14 @@ class Commits:
         for node in nodes:
             if node.pending is not None:
                 room += _room(node, node.pending)
-        try:
-            txn = self.store.begin(room)
-        except OSError:
-            self.retry.update(node for node in nodes if node.pending is not None)
-            self._staged.set()
-            raise
+        txn = self.store.begin(room)
+        changed = False
         try:
             if change is not None:
+                # What cannot be read is met before anything is changed.
+                self._touch([node for node in nodes if not node.dead])
                 change()
+                changed = True
                 for node in nodes:
                     if node.pending is not None:
                         node.pending.at_name_change = True
@@ -247,7 +255,10 @@ class Commits:
             for node in alive:
                 self.account(node)
                 self.retry.discard(node)
-        except BaseException:
+        except BaseException as exc:
+            if changed:
+                # The name has changed, and its contents are in no commit: nobody else's may hold that.
+                live.half_done(exc)
             if live.broken is None:
                 txn.abort()
             else:
@@ -345,8 +356,9 @@ class Commits:
     async def settle(self) -> None:
         """Commit what is staged, if anything is; returns when it and all before it is durable."""
         for node in list(self.retry):
-            self.retry.discard(node)
-            if node.pending is not None and not node.dead:
+            if node.pending is None or node.dead:
+                self.retry.discard(node)
+            else:
                 await self.point([node], self.last_who)
         if self.live.staged and self.live.broken is None:
             await self.point([], self.last_who)

@@ -8,7 +8,7 @@ Invariants
       are gone (truncated), also when the file has grown again.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -202,12 +202,10 @@ class Pending:
                         run[offset - start :] = data
                         self.memory += length - inside
                         return
-        kept = bytearray(data)
         if starts:
-            self._carve(offset, offset + length)
-        index = bisect_left(starts, offset)
-        starts.insert(index, offset)
-        runs.insert(index, kept)
+            self._carve(offset, offset + length, bytearray(data))
+        else:
+            self.starts, self.runs = [offset], [bytearray(data)]
         self.memory += length
 
     def truncate(self, size: int) -> None:
@@ -215,7 +213,8 @@ class Pending:
         self._carve(size, None)
         self.base_limit = min(self.base_limit, size)
 
-    def _carve(self, start: int, end: int | None) -> None:
+    def _carve(self, start: int, end: int | None, instead: Run | None = None) -> None:
+        """Forget what lies in start..end (None: all behind), and put `instead` there.  All or nothing."""
         starts, runs = self.starts, self.runs
         first = max(bisect_right(starts, start) - 1, 0)
         if first < len(starts) and starts[first] + _run_length(runs[first]) <= start:
@@ -224,6 +223,7 @@ class Pending:
         rest_starts: list[int] = []
         rest: list[Run] = []
         freed = 0
+        middle = 0
         while index < len(starts) and (end is None or starts[index] < end):
             at, run = starts[index], runs[index]
             stop = at + _run_length(run)
@@ -232,6 +232,7 @@ class Pending:
                 rest_starts.append(at)
                 rest.append(_run_slice(run, 0, start - at))
                 left += start - at
+                middle = len(rest)
             if end is not None and stop > end:
                 rest_starts.append(end)
                 rest.append(_run_slice(run, end - at, stop - at))
@@ -239,17 +240,22 @@ class Pending:
             if isinstance(run, bytearray):
                 freed += len(run) - left
             index += 1
-        # At once, when all the memory it takes was there.
-        starts[first:index] = rest_starts
+        if instead is not None:
+            rest_starts.insert(middle, start)
+            rest.insert(middle, instead)
+        # Only now, when all the memory it takes was there, but for the lists themselves.
+        before = runs[first:index]
         runs[first:index] = rest
+        try:
+            starts[first:index] = rest_starts
+        except MemoryError:
+            runs[first : first + len(rest)] = before
+            raise
         self.memory -= freed
 
     def replace(self, start: int, length: int, extent: Extent) -> None:
         """Put stored bytes in place of the same bytes in memory."""
-        self._carve(start, start + length)
-        index = bisect_left(self.starts, start)
-        self.starts.insert(index, start)
-        self.runs.insert(index, extent)
+        self._carve(start, start + length, extent)
 
     def memory_runs(self) -> list[tuple[int, bytearray]]:
         return [(s, r) for s, r in zip(self.starts, self.runs, strict=True) if isinstance(r, bytearray)]

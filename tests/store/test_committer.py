@@ -364,31 +364,75 @@ async def test_nobody_waits_for_others_where_none_come() -> None:
     """A save that is alone takes no turn of the loop for the sake of a group."""
     store = open_store(stores.disk(), writable=True)
     committer = GroupCommitter(store, inline=True)
-    committer.others_come = lambda: False
+    committer.others_come = lambda: 0
     coroutine = committer.acknowledge(queue(store))
     with pytest.raises(StopIteration):
         coroutine.send(None)
     assert store.durable_id == 1
 
 
+class Coming:
+    """Requests that come without end; each of the first `tasks` that is heard makes a commit."""
+
+    def __init__(self, tasks: int, begin: Callable[[], None]) -> None:
+        self.tasks = tasks
+        self.begin = begin
+        self.turns = 0
+
+    def __call__(self) -> int:
+        self.turns += 1
+        if self.turns <= self.tasks:
+            self.begin()
+        return self.turns
+
+
+class Clock:
+    """Goes on by a millisecond at each look."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
 async def test_those_that_come_join_for_as_long_as_a_write_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(stores.disk(), writable=True)
-    committer = GroupCommitter(store, inline=True)
+    committer = GroupCommitter(store, inline=True, clock=Clock())
     tasks = Committers(store, committer)
-    turns = 0
-
-    def others_come() -> bool:
-        """One more commits at each of the first turns; requests go on coming."""
-        nonlocal turns
-        turns += 1
-        if turns <= 5:
-            nursery.start_soon(tasks.one)
-        return True
-
-    committer.others_come = others_come
-    monkeypatch.setattr(Pace, "typical", lambda _: 0.05)
+    committer.others_come = coming = Coming(5, lambda: nursery.start_soon(tasks.one))
+    monkeypatch.setattr(Pace, "typical", lambda _: 0.02)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.one)
     assert sorted(tasks.done) == [1, 2, 3, 4, 5, 6]
     assert len({record.synced for record in store.records()}) == 1, "one group"
-    assert turns > 6, "others went on coming, and it did not wait for ever"
+    assert 20 <= coming.turns <= 22, "for 20 ms, however many come"
+
+
+async def test_it_does_not_wait_for_those_whom_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that could read a request are busy: waiting would help nobody."""
+    store = open_store(stores.disk(), writable=True)
+    committer = GroupCommitter(store, inline=True, clock=Clock())
+    looks = 0
+
+    def one_waits() -> int:
+        nonlocal looks
+        looks += 1
+        return 7
+
+    committer.others_come = one_waits
+    monkeypatch.setattr(Pace, "typical", lambda _: 1.0)
+    await committer.acknowledge(queue(store))
+    assert store.durable_id == 1
+    assert looks <= 4
+
+
+async def test_a_commit_that_is_in_no_group_is_no_endless_wait() -> None:
+    store = open_store(stores.disk(), writable=True)
+    committer = GroupCommitter(store, inline=True)
+    committer.others_come = lambda: 0
+    ticket = queue(store)
+    assert store.log is not None
+    store.log.queue.clear()
+    with pytest.raises(RuntimeError, match="in no group"):
+        await committer.acknowledge(ticket)

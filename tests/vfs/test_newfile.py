@@ -141,6 +141,7 @@ async def test_an_error_behind_the_change_stops_all_saving(
 ) -> None:
     """L4: half a commit is never committed by somebody else."""
     async with open_vfs(tmp_path / "s.db", clean=False) as vfs:
+        await save(vfs, b"old", b"old")
         fh, _ = await new(vfs, b"f")
         await vfs.write(fh, 0, b"contents")
 
@@ -152,6 +153,27 @@ async def test_an_error_behind_the_change_stops_all_saving(
             with pytest.raises(MemoryError):
                 await vfs.flush(fh)
         assert isinstance(vfs.live.broken, MemoryError)
+        before = newest(vfs)
+        with pytest.raises(Exception, match="half way"):
+            await save(vfs, b"g", b"other")
+        assert newest(vfs) == before
+
+
+async def test_half_a_batch_stops_all_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T6 holds for nodes that cannot be read; for want of memory C may stop amid the edits."""
+    async with open_vfs(tmp_path / "s.db", clean=False) as vfs:
+        await save(vfs, b"old", b"old")
+        fh, _ = await new(vfs, b"f")
+        await vfs.write(fh, 0, b"contents")
+
+        def stops(*_: object) -> int:
+            vfs.live.tree.put(b"half", b"of it")
+            return -errno.ENOMEM
+
+        with monkeypatch.context() as patched:
+            patched.setattr(newfile, "_new_file", stops)
+            with pytest.raises(MemoryError):
+                await vfs.flush(fh)
         before = newest(vfs)
         with pytest.raises(Exception, match="half way"):
             await save(vfs, b"g", b"other")
