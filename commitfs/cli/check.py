@@ -32,19 +32,9 @@ def check(store: str, as_json: bool) -> int:
     finding is a line; then follows which commits are sound, and which paths in the others are damaged.
     Exit code 0: sound, 1: damage was found, 2: the store could not be checked.
     """
-    from commitfs.cli.output import complain, flush
-    from commitfs.errors import CommitfsError, one_line
+    from commitfs.cli.output import code_of
 
-    try:
-        code = _check(store, as_json)
-        # What cannot be told was not checked for anybody: not the code of damage.
-        flush()
-        return code
-    except (CommitfsError, OSError) as exc:
-        if isinstance(exc, BrokenPipeError):
-            raise
-        complain(one_line(exc))
-        return COULD_NOT
+    return code_of(lambda: _check(store, as_json), COULD_NOT)
 
 
 def _check(name: str, as_json: bool) -> int:

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+from commitfs.errors import CommitfsError, one_line
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -14,6 +16,20 @@ def complain(message: str) -> None:
     """One line on stderr."""
     sys.stderr.write(f"commitfs: {printable(message)}\n")
     sys.stderr.flush()
+
+
+def code_of(work: Callable[[], int], could_not: int) -> int:
+    """The exit code `work` returns once all it printed is out, or `could_not` and one line for an error of
+    ours or of the machine: never a code that says something else."""
+    try:
+        code = work()
+        flush()
+    except (CommitfsError, OSError) as exc:
+        if isinstance(exc, BrokenPipeError):
+            raise
+        complain(one_line(exc))
+        return could_not
+    return code
 
 
 def printable(text: str) -> str:

@@ -24,18 +24,9 @@ def salvage(store: str, new: str, as_json: bool) -> int:
     when all is durable.  Commits keep their ids.  What could not be read is listed.  Exit code 0: nothing was
     lost, 1: something was, 2: NEW was not made.
     """
-    from commitfs.cli.output import complain, flush
-    from commitfs.errors import CommitfsError, one_line
+    from commitfs.cli.output import code_of
 
-    try:
-        code = _salvage(store, new, as_json)
-        flush()
-        return code
-    except (CommitfsError, OSError) as exc:
-        if isinstance(exc, BrokenPipeError):
-            raise
-        complain(one_line(exc))
-        return COULD_NOT
+    return code_of(lambda: _salvage(store, new, as_json), COULD_NOT)
 
 
 def _salvage(name: str, new: str, as_json: bool) -> int:

@@ -1,8 +1,8 @@
 """Finding the newest commit, for readers and for the writer (docs/format.md, "Recovery").
 
-Readers look and change nothing; they take a record that does not fit for the end of the log.  The
-writer walks what the device really has, tells a torn end from damage, and clears the end before its
-first record.
+Readers look and change nothing.  A record that does not fit is the end of the log to them, unless a
+later one shows that it had been durable: then they go on behind it (S15).  The writer walks what the
+device really has, tells a torn end from damage, and clears the end before its first record.
 """
 
 import errno

@@ -218,10 +218,6 @@ class Tree:
         self.root = Root(root.offset, root.length, root.level, root.crc)
         return self.root
 
-    def fork(self) -> "Tree":
-        """The tree as of its last build, on its own."""
-        return Tree(self.nodes, self.root)
-
 
 Gap = Callable[[bytes, bytes | None, CorruptError], None]
 """Told of a node that cannot be read: the lowest key that can be in it, the lowest above it (None: it is

@@ -6,8 +6,8 @@ import os
 from typing import Final
 
 HEADROOM: Final = 16 << 20
-"""Bytes that have to be free: several times what the commit of one file takes, and for each request that is
-being answered a buffer of 1 MiB, which pyfuse3 cannot do without."""
+"""Bytes of address space that have to be free: several times what the commit of one file takes, and room for
+whoever hands requests over."""
 STEP: Final = 1 << 20
 """So many bytes may be accepted between two looks."""
 _EACH: Final = 2048

@@ -55,7 +55,7 @@ from commitfs.store.store import Store
 from commitfs.store.tree import Batch, Tree
 from commitfs.vfs.content import Pending, TreePut, detach
 from commitfs.vfs.node import FreshNames, InodeNumbers, Node, Paths
-from commitfs.vfs.tree import check_name, find_dentry, live_tree, slots
+from commitfs.vfs.tree import check_name, live_tree, slots
 
 MAX_CLEAN = 4096
 """Nodes kept in memory although nothing needs them; the tree has all of them."""
@@ -389,4 +389,4 @@ class Live:
             self.tree.put(key, encode_xattr(Blob(0, len(value), 0)))
 
 
-__all__ = ["HIDDEN", "Live", "Node", "check_name", "find_dentry"]
+__all__ = ["HIDDEN", "Live", "Node", "check_name"]

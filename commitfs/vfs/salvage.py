@@ -163,6 +163,7 @@ class _Salvage:
     def _try(self, record: Record, made: Facts, losses: list[tuple[bytes, str]], room: int) -> Step:
         """Bring a commit; it is queued if it has the losses expected."""
         self._fill_up_to(record.id)
+        parent = self._parent(record)
         txn = self.new.begin(room)
         stored = 0
 
@@ -185,7 +186,6 @@ class _Salvage:
         except BaseException:
             txn.abort()
             raise
-        parent = self._parent(record)
         ticket = txn.finish(root=root, time_ns=record.time_ns, branch=record.branch, parent=parent)
         step.done(root)
         self.last = ticket.record

@@ -22,7 +22,7 @@ from commitfs.format.record import Record
 from commitfs.store.store import Store
 from commitfs.vfs.api import Attr
 from commitfs.vfs.content import read_tree
-from commitfs.vfs.live import find_dentry
+from commitfs.vfs.tree import find_dentry
 
 SYMLINKS_MAX = 40
 BLOCK = 512

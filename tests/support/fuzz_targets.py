@@ -6,6 +6,7 @@ do not agree.  Checksums are put right where a parser begins by comparing them, 
 would ever be reached: the first byte of the input says whether.
 """
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from commitfs.format.inode import (
     encode_inode,
     encode_xattr,
 )
-from commitfs.format.node import LZ4, RAW, Root, decode_node, encode_node
+from commitfs.format.node import LZ4, NO_ROOT, RAW, Root, decode_node, encode_node
 from commitfs.format.record import (
     COMMIT,
     FIRST,
@@ -46,7 +47,7 @@ from commitfs.format.record import walk as reference_walk
 from commitfs.format.slot import SLOT_SIZE, Slot, pack_slot, parse_slot
 from commitfs.native import crc32c, ffi, lib
 from commitfs.store.nodes import Nodes
-from commitfs.store.tree import Tree
+from commitfs.store.tree import Batch, Tree
 from tests.support.lz4_block import decompress
 from tests.support.memory_log import MemoryLog
 
@@ -238,6 +239,21 @@ def tree(data: bytes) -> bool:
     return accepted
 
 
+def edits(data: bytes) -> bool:
+    """Packed edits and packed keys, as C gets them: all are made, or none."""
+    made = Tree(Nodes(MemoryLog()), NO_ROOT)
+    made.put(b"key", b"value")
+    handle = made._tree
+    touched = lib.cfs_tree_touch(handle, data, len(data))
+    before = made.edits
+    applied = lib.cfs_tree_apply(handle, data, len(data))
+    if applied not in (0, -errno.EINVAL) or touched not in (0, -errno.EINVAL):
+        raise Broken(f"apply gives {applied}, touch {touched}")
+    if applied and (made.edits != before or list(made.scan(b"")) != [(b"key", b"value")]):
+        raise Broken("refused edits changed something")
+    return applied == 0
+
+
 TARGETS: dict[str, Target] = {
     "record": record,
     "slot": slot,
@@ -251,6 +267,7 @@ TARGETS: dict[str, Target] = {
     "node": node,
     "walk": walk,
     "tree": tree,
+    "edits": edits,
 }
 
 
@@ -285,12 +302,22 @@ def seeds(name: str) -> list[bytes]:
         "key": [keys.dentry_key(5, 128), keys.backref_key(5, 6, 7), keys.xattr_key(5, b"user.x")],
         "node": [b"\0" + leaf, b"\1" + encode_node(1, [(b"", Root(9000, 60, 0, 1).pack())])],
         "tree": [b"\0\0" + leaf, b"\1\0" + leaf + leaf],
+        "edits": [b"".join(_batch().edits)],
     }
     if name == "node":
         body = b"".join(b"\x09\0\x20\0" + bytes([n]) * 9 + bytes(32) for n in range(1, 20))
         size = lib.cfs_node_encode(0, body, len(body), 19, _encoded, _lz4)
         plain[name].append(b"\0" + bytes(ffi.buffer(_encoded, size)))
     return plain[name]
+
+
+def _batch() -> Batch:
+    batch = Batch()
+    batch.put(b"key", b"another value")
+    batch.put(b"key2", bytes(500))
+    batch.delete(b"key")
+    batch.delete(b"no such key")
+    return batch
 
 
 def _log() -> bytes:

@@ -15,7 +15,7 @@ from commitfs.store.check import check_store
 from commitfs.store.store import Store
 from commitfs.vfs import live
 from commitfs.vfs.check import check_trees
-from commitfs.vfs.live import find_dentry
+from commitfs.vfs.tree import find_dentry
 from commitfs.vfs.vfs import Vfs
 from tests.support.memory_file import MemoryDisk
 from tests.support.stores import flip, opener
