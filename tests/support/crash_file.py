@@ -229,8 +229,9 @@ class RecordingRealFile(RecordingFile):
         assert self._begun is None, "a write is under way"
         data = b"".join(buffers)
         self._record_write(data, offset, stage=False)
-        self._begun = buffers, data, offset, self.trace.now()
+        upto = self.trace.now()
         self.real.begin_durable(buffers, offset)
+        self._begun = buffers, data, offset, upto
 
     def durable_fileno(self) -> int:
         return self.real.durable_fileno()
