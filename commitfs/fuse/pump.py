@@ -20,7 +20,7 @@ Rules that keep others alive:
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -50,18 +50,38 @@ class ReadLock:
         """Somebody was woken and has not run yet: no need for a second one."""
         self._lot = trio.lowlevel.ParkingLot()
 
-    async def __aenter__(self) -> None:
+    def __aenter__(self) -> Awaitable[None]:
+        # No coroutine where there is nothing to wait for, as is the rule: it is done for every request.
+        if self._taken:
+            return self._wait()
+        self._taken = True
+        return _DONE
+
+    async def _wait(self) -> None:
         while self._taken:
             await self._lot.park()
             self._woken = False
         self._taken = True
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         self._taken = False
         if not self._woken and self._lot.unpark():
             self._woken = True
+        return _DONE
+
+
+class _Done:
+    """What is awaited without waiting."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+_DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # an iterator will do where there is nothing to send
 
 
 class Pump:

@@ -81,8 +81,9 @@ class Vfs:
 
     def _writing(self, *inodes: int) -> Commits:
         """Refuse a change of history, or of a store that takes none."""
-        if any(map(is_past, inodes)):
-            raise FsError(errno.EROFS)
+        for ino in inodes:
+            if ino >> SHIFT or ino == COMMITS_INO:
+                raise FsError(errno.EROFS)
         self.live.check_writable()
         return self.files.commits
 
@@ -96,7 +97,9 @@ class Vfs:
         attr = node.attr
         if node.pending is not None:
             base = node.saved.stored if node.saved is not None and node.pending.base_limit else 0
-            attr = attr._replace(stored=max(base, node.pending.stored()))
+            stored = max(base, node.pending.stored())
+            if stored != attr.stored:
+                attr = attr._replace(stored=stored)
         valid = LIVE_VALID if self.store.writable else 0.0
         return stat_of(node.ino, attr, valid, valid)
 

@@ -281,9 +281,12 @@ async def test_a_cancelled_wait_for_the_lock_is_forgotten() -> None:
 
 
 def test_a_free_lock_takes_no_turn() -> None:
-    coroutine = ReadLock().__aenter__()
+    async def take() -> None:
+        async with ReadLock():
+            pass
+
     with pytest.raises(StopIteration):
-        coroutine.send(None)
+        take().send(None)
 
 
 def test_pyfuse3_uses_it_and_gets_trio_back() -> None:
