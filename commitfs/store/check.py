@@ -187,8 +187,8 @@ class _StoreCheck:
         )
 
     def _is_there_now(self, at: int, before: Candidate | None) -> bool:
-        """Whether a whole record that continues `before` is at `at`.  A writer at work may have written it since
-        it was looked for, and after it what was found behind."""
+        """Whether a whole record that continues `before` is at `at`.  A writer at work may have written it
+        since it was looked for, and after it what was found behind."""
         found = self._record_at(at)
         return found is not None and self._continues(found, before) and not self._bytes_wrong(found)
 
