@@ -98,8 +98,10 @@ class _StoreCheck:
             if at >= self.end and (wrong or not continues):
                 # A torn commit, if nothing shows that it was durable.
                 behind = self._next_record(at, at + RECORD_SIZE)
-                if behind is None:
+                if behind is None or self._rewritten(before):
                     break
+                if self._is_there_now(at, before):
+                    continue
                 if not continues:
                     found = None
             elif found is None:
@@ -183,6 +185,17 @@ class _StoreCheck:
             and found.id == before.id + (found.kind == COMMIT)
             and (found.session == before.session or bool(found.flags & FIRST))
         )
+
+    def _is_there_now(self, at: int, before: Candidate | None) -> bool:
+        """Whether a whole record that continues `before` is at `at`.  A writer at work may have written it
+        since it was looked for, and after it what was found behind."""
+        found = self._record_at(at)
+        return found is not None and self._continues(found, before) and not self._bytes_wrong(found)
+
+    def _rewritten(self, before: Candidate | None) -> bool:
+        """Whether a record behind the published end has gone since: its write failed, and it was sealed anew,
+        or a new writer cut it off."""
+        return before is not None and before.offset >= self.end and self._record_at(before.offset) != before
 
     def _next_record(self, at: int, start: int) -> Candidate | None:
         """The first record from `start` on that shows that the log goes on behind `at`.

@@ -11,9 +11,11 @@ from commitfs.format.record import LOG_START, RECORD_SIZE, Record, pack
 from commitfs.format.slot import SLOT_OFFSETS, SLOT_SIZE, Slot, parse_slot
 from commitfs.native import crc32c
 from commitfs.store.check import Finding, Seen, Severity, check_store
+from commitfs.store.file import WriteFailed
 from commitfs.store.make import make_file, new_image
 from commitfs.store.puretre2 import EarlierWriter
 from commitfs.store.store import Store
+from tests.support import stores
 from tests.support.crash_file import memory_opener
 from tests.support.crash_load import Load, short_tail
 from tests.support.memory_file import MemoryDisk, MemoryFile
@@ -343,3 +345,77 @@ def test_the_history_goes_on_behind_a_sector_that_cannot_be_read(damaged: Damage
     assert [record.id for record in store.records()] == sorted(whole, reverse=True)
     assert COMMITS > len(whole) > COMMITS // 2
     store.close()
+
+
+class BusyFile(MemoryFile):
+    """A reader's; after the first look at `at`, a writer does its work."""
+
+    def __init__(self, disk: MemoryDisk, at: int, work: Callable[[], object]) -> None:
+        super().__init__(disk, writable=False)
+        self.at = at
+        self.work: Callable[[], object] | None = work
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = super().pread(length, offset)
+        if self.work is not None and offset == self.at and length == RECORD_SIZE:
+            work, self.work = self.work, None
+            work()
+        return data
+
+
+def check_beside(disk: MemoryDisk, at: int, work: Callable[[], object]) -> list[Finding]:
+    """The check of a reader that opened before `work`, which is done while the check looks at `at`."""
+    found = Store.open("memory", opener=stores.opener(disk))
+    found.file = BusyFile(disk, at, work)
+    return list(check_store(found))
+
+
+def test_p8_commits_made_while_the_end_is_looked_at_are_no_damage() -> None:
+    """It sees no record there, and then whole ones behind, which were written since."""
+    disk, _ = stores.filled(3)
+    writer = stores.open_store(disk, writable=True)
+    end = writer.published_end
+    assert check_beside(disk, end, lambda: [stores.commit(writer) for _ in range(3)]) == []
+    assert writer.durable_id == 6
+    writer.close()
+
+
+def test_p8_a_commit_behind_the_end_that_was_sealed_anew_is_no_damage() -> None:
+    """A reader may see a commit whole whose write then fails for want of room and is repeated."""
+    disk, _ = stores.filled(3)
+    writer = stores.open_store(disk, writable=True)
+    log = writer.log
+    assert log is not None
+    stores.queue(writer, b"tried twice")
+    first = log.take()
+    assert first is not None
+    end = first.offset
+    reader = Store.open("memory", opener=stores.opener(disk))
+    disk.put(b"".join(first.buffers), end)
+
+    def again() -> None:
+        log.failed(first, WriteFailed(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        stores.commit(writer)
+        stores.commit(writer)
+
+    reader.file = BusyFile(disk, first.end, again)
+    assert list(check_store(reader)) == []
+    assert writer.durable_id == 6
+    writer.close()
+
+
+def test_damage_behind_the_end_beside_a_writer_is_found() -> None:
+    disk, _ = stores.filled(3)
+    writer = stores.open_store(disk, writable=True)
+    end = writer.published_end
+
+    def work() -> None:
+        for _ in range(3):
+            stores.commit(writer)
+        stores.flip(disk, end + 50)
+
+    found = check_beside(disk, end, work)
+    assert [(finding.severity, finding.commit, finding.offset) for finding in found] == [
+        (Severity.DAMAGE, 4, end)
+    ]
+    writer.close()
