@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -38,27 +38,12 @@ def check(store: str, as_json: bool) -> int:
 
 
 def _check(name: str, as_json: bool) -> int:
-    from commitfs.cli.output import Progress, put, put_json
-    from commitfs.store.check import Severity, check_store
-    from commitfs.vfs.check import check_trees
+    from commitfs.cli.output import put, put_json
     from commitfs.vfs.damage import damaged_commits
 
-    found: list[Finding] = []
-    with _opened(name) as (store, refused):
-        log_progress, tree_progress = Progress("reading the log"), Progress("comparing commits")
-        for finding in chain(
-            refused, check_store(store, progress=log_progress), check_trees(store, progress=tree_progress)
-        ):
-            log_progress.clear()
-            tree_progress.clear()
-            if finding.severity is Severity.DAMAGE:
-                found.append(finding)
-            if as_json:
-                put_json(_fields(finding))
-            else:
-                put(_line(finding))
-        log_progress.clear()
-        tree_progress.clear()
+    with ExitStack() as stack:
+        store, refused = _opened(name, stack)
+        found = tell_damage(store, refused, as_json)
         concerned = list(damaged_commits(store, found)) if found else []
         oldest, newest = _bounds(store, concerned)
     if as_json:
@@ -69,9 +54,32 @@ def _check(name: str, as_json: bool) -> int:
     return DAMAGED if found else 0
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[tuple[Store, list[Finding]]]:
-    """The store, opened in whatever way it can be, and why not in the ordinary way."""
+def tell_damage(store: Store, refused: list[Finding], as_json: bool) -> list[Finding]:
+    """Print all that is found in a store, behind what is `refused` already; what of it is damage."""
+    from commitfs.cli.output import Progress, put, put_json
+    from commitfs.store.check import Severity, check_store
+    from commitfs.vfs.check import check_trees
+
+    found: list[Finding] = []
+    log_progress, tree_progress = Progress("reading the log"), Progress("comparing commits")
+    for finding in chain(
+        refused, check_store(store, progress=log_progress), check_trees(store, progress=tree_progress)
+    ):
+        log_progress.clear()
+        tree_progress.clear()
+        if finding.severity is Severity.DAMAGE:
+            found.append(finding)
+        if as_json:
+            put_json(_fields(finding))
+        else:
+            put(_line(finding))
+    log_progress.clear()
+    tree_progress.clear()
+    return found
+
+
+def _opened(name: str, stack: ExitStack) -> tuple[Store, list[Finding]]:
+    """The store, opened in whatever way it can be and closed by `stack`, and why not in the ordinary way."""
     import os
 
     from commitfs.cli.stores import given, reading, store_path
@@ -80,19 +88,15 @@ def _opened(name: str) -> Iterator[tuple[Store, list[Finding]]]:
     from commitfs.store.salvage import open_damaged
 
     try:
-        with reading(name, report=_without_advice) as store:
-            yield store, []
-            return
+        return stack.enter_context(reading(name, report=_without_advice)), []
     except (CorruptError, FormatError) as error:
         why = error
     try:
         store = open_damaged(os.fsdecode(store_path(given(name, "STORE"))))
     except FormatError:
         raise why from None
-    try:
-        yield store, [Finding(Severity.DAMAGE, 0, -1, b"", str(why))]
-    finally:
-        store.close()
+    stack.callback(store.close)
+    return store, [Finding(Severity.DAMAGE, 0, -1, b"", str(why))]
 
 
 def _without_advice(line: str) -> None:

@@ -31,11 +31,14 @@ def salvage(store: str, new: str, as_json: bool) -> int:
 
 def _salvage(name: str, new: str, as_json: bool) -> int:
     import os
+    from contextlib import closing
 
+    from commitfs.cli.check import tell_damage
     from commitfs.cli.output import Progress, put, put_json
     from commitfs.cli.stores import given, store_path
     from commitfs.errors import UsageError
     from commitfs.store.salvage import open_damaged
+    from commitfs.store.store import Store
     from commitfs.vfs.salvage import salvage as copy
 
     path = os.fsdecode(given(new, "NEW"))
@@ -59,11 +62,14 @@ def _salvage(name: str, new: str, as_json: bool) -> int:
     finally:
         progress.clear()
         source.close()
+    # What was wrong although its checksums fit was copied as it was: whoever trusts NEW has to hear of it.
+    with closing(Store.open(path)) as made:
+        unsound = tell_damage(made, [], as_json)
     if as_json:
-        put_json({"summary": done._asdict()})
+        put_json({"summary": {**done._asdict(), "sound": not unsound}})
     else:
-        put(_told(path, done))
-    return SOMETHING_LOST if lost else 0
+        put(_told(path, done) + "; it is not sound" * bool(unsound))
+    return SOMETHING_LOST if lost or unsound else 0
 
 
 def _fields(loss: Loss) -> dict[str, object]:

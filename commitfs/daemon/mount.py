@@ -84,7 +84,8 @@ def run(plan: Plan, ready: Ready) -> None:
             store = os.fsdecode(plan.store)
             raise CommitfsError(f"cannot mount {store} at {where}: {one_line(cause)}") from None
         if not isinstance(cause, CommitfsError | KeyboardInterrupt):
-            log.critical("the mount at %s broke down", where, exc_info=exc)
+            ours = None if isinstance(cause, OSError) else exc
+            log.critical("the mount at %s broke down: %s", where, one_line(cause), exc_info=ours)
         raise cause from None
     control.finish(None)
 

@@ -45,7 +45,7 @@ from commitfs.format.keys import (
     split_key,
     type_range,
 )
-from commitfs.format.node import KEY_MAX, NO_ROOT
+from commitfs.format.node import DIRTY, KEY_MAX, NO_ROOT
 from commitfs.format.record import RECORD_SIZE, Record
 from commitfs.store.check import Finding, Seen, Severity
 from commitfs.store.store import Store
@@ -82,6 +82,9 @@ def check_trees(
             yield Finding(Severity.DAMAGE, commit, exc.offset, b"", f"its record cannot be read: {exc}")
             continue
         parent = last if last is not None and last.id == record.parent_id else _parent(store, record)
+        if record.root.offset >= DIRTY:
+            yield Finding(Severity.DAMAGE, commit, record.offset, b"", "its root lies outside the log")
+            continue
         yield from _CommitCheck(store, record, parent, units).run()
         last = record
 
@@ -89,9 +92,10 @@ def check_trees(
 def _parent(store: Store, record: Record) -> Record | None:
     """The parent, None where there is none, where it is not in this log, and where it is damaged."""
     try:
-        return store.record(record.parent_id) if record.parent else None
+        parent = store.record(record.parent_id) if record.parent else None
     except (CorruptError, NotFoundError):
         return None
+    return parent if parent is not None and parent.root.offset < DIRTY else None
 
 
 class _CommitCheck:

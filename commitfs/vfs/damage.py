@@ -109,7 +109,10 @@ class _Damage:
         """What cannot be read; None: nothing can, for want of a root directory."""
         if not record.root.offset or not self._has_damage(record.root):
             return set()
-        tree = self.store.tree(record)
+        try:
+            tree = self.store.tree(record)
+        except CorruptError:
+            return None  # its root is none of a log
         inodes: set[int] = set()
         gaps: list[Gap] = []
         if not _reads(self.store, tree, ROOT_INO):

@@ -185,6 +185,8 @@ def _keys_of(live: Live, parent: Node, cookie: int, node: Node, *, removed: bool
     keys += (inode_key(node.ino), backref_key(node.ino, parent.ino, cookie))
     if heir := next(live.tree.scan(*type_range(node.ino, BACKREF)), None):
         keys.append(heir[0])
+    elif removed and (parent.ino, cookie) == (node.attr.parent, node.attr.cookie):
+        raise CorruptError(f"inode {node.ino} has more links than names")
     return keys
 
 

@@ -1,7 +1,7 @@
 """The most frequent commit of all: one new file, made, written and closed.
 
 `Commits` would make the same bytes (a test compares them); here nothing is asked that would have to be asked
-of any other commit, and the bytes are put together in C (native/new_file.c), in a third of the time.
+of any other commit, and the bytes are put together in C (native/new_file.c).
 """
 
 from struct import Struct

@@ -2,10 +2,14 @@
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from commitfs.format.record import pack
+from commitfs.native import crc32c
+from commitfs.store.store import Store
 from tests.cli.conftest import BIG, Cli
 
 
@@ -148,3 +152,20 @@ def test_log_goes_on_behind_a_damaged_record(cli: Cli, tmp_path: Path, store: Pa
     ran = cli("log", tmp_path / "s.db", "a.txt", "--json")
     assert [json.loads(line)["id"] for line in ran.lines] == [6, 3, 2]
     assert ran.code == 0
+
+
+@pytest.mark.parametrize("root", [1 << 62, (1 << 63) - 1])
+def test_a_root_outside_the_log(cli: Cli, tmp_path: Path, store: Path, root: int) -> None:
+    """A record whose checksum fits says nonsense: of that commit, and of no other."""
+    data = bytearray(store.read_bytes())
+    with closing(Store.open(store)) as opened:
+        record = opened.record(4)
+    data[record.offset : record.bytes_offset] = pack(record._replace(root_offset=root), crc32c)[0]
+    path = tmp_path / "s.db"
+    path.write_bytes(data)
+    ran = cli("check", path)
+    assert (ran.code, ran.err) == (1, "")
+    assert "commit 4: lost" in ran.lines
+    assert "commits 1 to 3 and 6 to 8 are sound" in ran.lines
+    summary = json.loads(cli("check", path, "--json").lines[-1])["summary"]
+    assert [run["first"] for run in summary["damaged"]] == [4, 5]

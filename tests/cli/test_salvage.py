@@ -1,10 +1,16 @@
 """salvage: what it prints, its exit codes, and that neither file is touched that must not be."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from commitfs.format.facts import Facts, encode_facts
+from commitfs.format.keys import ROOT_INO, dentry_key
+from commitfs.native import crc32c
+from commitfs.store.store import Store
+from commitfs.vfs.tree import find_dentry
 from tests.cli.conftest import BIG, Cli
 
 
@@ -43,7 +49,7 @@ def test_as_json(cli: Cli, damaged: Path, tmp_path: Path) -> None:
     loss, last = [json.loads(line) for line in cli("salvage", damaged, tmp_path / "n", "--json").lines]
     assert list(loss) == ["commit", "path", "message"]
     assert (loss["commit"], loss["path"]) == (8, "big")
-    assert last == {"summary": {"whole": 7, "in_part": 1, "lost": 0, "oldest": 1, "newest": 8}}
+    assert last == {"summary": {"whole": 7, "in_part": 1, "lost": 0, "oldest": 1, "newest": 8, "sound": True}}
 
 
 def test_a_lost_commit_says_so(cli: Cli, store: Path, tmp_path: Path) -> None:
@@ -79,3 +85,24 @@ def test_what_is_no_store(cli: Cli, tmp_path: Path, data: bytes) -> None:
     ran = cli("salvage", tmp_path / "s.db", tmp_path / "new.db")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, b"", 1)
     assert not (tmp_path / "new.db").exists()
+
+
+def test_what_fits_its_checksums_and_is_not_sound_is_told(cli: Cli, store: Path, tmp_path: Path) -> None:
+    """A name is gone and its inode is not, as no damage leaves it, but a fault of a writer might."""
+    path, new = tmp_path / "s.db", tmp_path / "new.db"
+    path.write_bytes(store.read_bytes())
+    with closing(Store.open(path, writable=True)) as forged:
+        tree = forged.tree(forged.head)
+        cookie, _ = find_dentry(tree, ROOT_INO, b"a.txt") or (0, None)
+        txn = forged.begin(1 << 16)
+        txn.add(encode_facts(Facts(1, 0, 1, b"forger", ()), crc32c))
+        assert tree.delete(dentry_key(ROOT_INO, cookie))
+        txn.finish(root=tree.build(txn.add, txn.next_offset), time_ns=1)
+        forged.flush()
+    assert cli("check", path).code == 1
+    ran = cli("salvage", path, new)
+    assert ran.code == 1
+    assert ran.lines[-1].endswith("; it is not sound")
+    assert any(line.startswith("damage, commit 00000009, a.txt: ") for line in ran.lines)
+    new.unlink()
+    assert json.loads(cli("salvage", path, new, "--json").lines[-1])["summary"]["sound"] is False

@@ -358,3 +358,19 @@ async def test_numbers_of_a_directory_dropped_from_memory(
     store = Store.open("memory", opener=opener(disk))
     assert [*check_store(store), *check_trees(store)] == []
     store.close()
+
+
+async def test_more_links_than_names_is_an_error_of_that_file_alone(path: Path) -> None:
+    """L4: it is seen before anything is changed."""
+    async with open_vfs(path) as vfs:
+        ino = await save(vfs, b"f", b"contents")
+        node = vfs.live.node(ino)
+        node.attr = node.attr._replace(nlink=3)
+        vfs.live.save(node)
+        await vfs.settle()
+        with pytest.raises(CorruptError, match="more links than names"):
+            await vfs.unlink(ROOT_INO, b"f", CTX)
+        assert vfs.live.broken is None
+        await save(vfs, b"g", b"other")
+        assert committed(vfs, b"g") == b"other"
+        assert committed(vfs, b"f") == b"contents"
