@@ -1,6 +1,6 @@
 """Values of inodes, dentries, tombstones, xattrs and the allocator (docs/format.md, "Keys and values")."""
 
-from stat import S_IFMT, S_IFREG, S_ISBLK, S_ISCHR, S_ISDIR, S_ISLNK
+from stat import S_IFDIR, S_IFMT, S_IFREG, S_ISBLK, S_ISCHR, S_ISDIR, S_ISLNK
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -120,6 +120,10 @@ def _decode_blob(value: bytes) -> Blob:
     if blob.length > BLOB_MAX or blob.offset + blob.length >= OFFSET_LIMIT:
         raise CorruptError("place or length of a long value makes no sense")
     return blob
+
+
+DIR_KIND = S_IFDIR >> 12
+"""The `kind` of a directory's dentry."""
 
 
 class Dentry(NamedTuple):

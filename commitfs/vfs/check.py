@@ -16,6 +16,7 @@ from itertools import groupby
 from commitfs.errors import CorruptError, NotFoundError
 from commitfs.format.extent import UNIT, Extent, decode_extent
 from commitfs.format.inode import (
+    DIR_KIND,
     Blob,
     Dentry,
     Inode,
@@ -54,7 +55,6 @@ from commitfs.vfs.paths import joined, path_in
 
 Change = tuple[bytes, bytes | None, bytes | None]
 """(key, old value, new value)"""
-DIR_KIND = stat.S_IFDIR >> 12
 MAX_DEPTH = 1 << 20
 
 

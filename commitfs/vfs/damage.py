@@ -5,13 +5,12 @@ each commit is asked which of its nodes and bytes are among what was found.  A s
 however many commits share it.
 """
 
-import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from commitfs.errors import CorruptError
 from commitfs.format.extent import UNIT, decode_extent
-from commitfs.format.inode import Blob, decode_dentry, decode_inode, decode_xattr
+from commitfs.format.inode import DIR_KIND, Blob, decode_dentry, decode_inode, decode_xattr
 from commitfs.format.keys import (
     BACKREF,
     DENTRY,
@@ -34,7 +33,6 @@ from commitfs.store.store import Store
 from commitfs.store.tree import Tree, readable
 from commitfs.vfs.paths import joined, path_in
 
-DIR_KIND = stat.S_IFDIR >> 12
 Range = tuple[bytes, bytes | None]
 """Keys from the first on, below the second (None: all above)."""
 Gap = tuple[int, Range]

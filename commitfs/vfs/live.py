@@ -288,15 +288,18 @@ class Live:
         """Stage a dentry.  The parent's and the inode's own attributes are the caller's."""
         if into is None:
             into = self.tree
-        dentry = Dentry(stat.S_IFMT(node.attr.mode) >> 12, self.store.next_id, node.ino, name)
-        into.put(dentry_key(parent.ino, cookie), encode_dentry(dentry))
+        into.put(dentry_key(parent.ino, cookie), self._dentry(name, node))
         into.delete(tombstone_key(parent.ino, cookie))
 
     def remove_name(self, parent: Node, name: bytes, cookie: int, node: Node) -> None:
         """Stage the removal of a dentry, leaving a tombstone for those who look for old versions."""
         self.tree.delete(dentry_key(parent.ino, cookie))
-        stone = Dentry(stat.S_IFMT(node.attr.mode) >> 12, int(self.store.next_id), node.ino, name)
-        self.tree.put(tombstone_key(parent.ino, cookie), encode_dentry(stone))
+        self.tree.put(tombstone_key(parent.ino, cookie), self._dentry(name, node))
+
+    def _dentry(self, name: bytes, node: Node) -> bytes:
+        """Of a name that the next commit adds or, as a tombstone, takes away."""
+        kind = stat.S_IFMT(node.attr.mode) >> 12
+        return encode_dentry(Dentry(kind, self.store.next_id, node.ino, name))
 
     def touch_parent(self, parent: Node, when: int, entries: int, links: int = 0) -> None:
         """A name was added (entries 1) or removed (-1): the directory's size and times follow."""

@@ -2,10 +2,12 @@
 everything has a name (R2), and counts are right (R3) when a step ends."""
 
 import stat
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from commitfs.errors import CorruptError
 from commitfs.format.inode import (
+    DIR_KIND,
     Dentry,
     Inode,
     decode_dentry,
@@ -35,10 +37,8 @@ from commitfs.vfs.paths import joined, path_in
 if TYPE_CHECKING:
     from commitfs.vfs.mirror import Mirror
 
-DIR_KIND = stat.S_IFDIR >> 12
 
-
-class Names(Values):
+class Names(Values, ABC):
     """Of one commit."""
 
     def __init__(self, mirror: "Mirror", record: Record, put: Put) -> None:
@@ -56,9 +56,9 @@ class Names(Values):
         self._moved: dict[int, list[int]] = {}
         """Entries and subdirectories more than before, of each directory whose names changed."""
 
+    @abstractmethod
     def _again(self, ino: int) -> None:
         """Bring all of an inode over, or leave it out."""
-        raise NotImplementedError
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -230,4 +230,4 @@ class Names(Values):
                 self.tree.put(inode_key(ino), encode_inode(inode._replace(changed=self.commit)))
 
 
-__all__ = ["DIR_KIND", "Names"]
+__all__ = ["Names"]

@@ -44,6 +44,8 @@ def commit_new_file(live: Live, txn: Txn, node: Node, who: tuple[int, int, bytes
     fresh, pending = node.fresh, node.pending
     assert fresh is not None
     assert pending is not None
+    run = pending.runs[0]
+    assert isinstance(run, bytearray)
     folder, name = fresh.parent, fresh.name
     path = live.paths.child(folder, name)
     if len(path) > _PATH_MAX:
@@ -51,7 +53,7 @@ def commit_new_file(live: Live, txn: Txn, node: Node, who: tuple[int, int, bytes
     parent = live.node(folder)
     now = live.now()
     commit = txn.id
-    data = bytes(pending.memory_runs()[0][1])
+    data = bytes(run)
     attr = node.attr.changed_in(commit, len(data))
     above = saved_above = parent.attr.changed_in(commit)
     others = live.fresh.count(folder) - 1

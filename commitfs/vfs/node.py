@@ -16,6 +16,7 @@ from commitfs.format.keys import (
     inode_range,
 )
 from commitfs.vfs.content import Pending, TreeEdit
+from commitfs.vfs.paths import DEPTH_MAX, joined
 
 MAX_PATHS = 1024
 
@@ -135,7 +136,7 @@ class Paths:
             else:
                 parent = node.attr.parent
                 value = space.tree.get(dentry_key(parent, node.attr.cookie))
-                if value is None or len(parts) > 4096:
+                if value is None or len(parts) > DEPTH_MAX:
                     break
                 name = decode_dentry(value).name
             parts.append(name)
@@ -155,7 +156,7 @@ class Paths:
             if len(self._known) >= MAX_PATHS:
                 self._known.clear()
             self._known[parent] = above
-        return above + b"/" + name if above else name
+        return joined(above, name)
 
 
 class InodeNumbers:

@@ -37,4 +37,4 @@ def joined(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if directory else name
 
 
-__all__ = ["joined", "path_in"]
+__all__ = ["DEPTH_MAX", "joined", "path_in"]

@@ -82,7 +82,7 @@ class Vfs:
     def _writing(self, *inodes: int) -> Commits:
         """Refuse a change of history, or of a store that takes none."""
         for ino in inodes:
-            if ino >> SHIFT or ino == COMMITS_INO:
+            if is_past(ino):
                 raise FsError(errno.EROFS)
         self.live.check_writable()
         return self.files.commits

@@ -60,6 +60,16 @@ def store(made_store: Path) -> Path:
 
 
 @pytest.fixture
+def damaged(tmp_path: Path, store: Path) -> Path:
+    """One bit of one file's contents is wrong."""
+    data = bytearray(store.read_bytes())
+    data[data.index(BIG[:65536]) + 100] ^= 1
+    path = tmp_path / "s.db"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
 def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
     def call(*args: object) -> Ran:
         code = run([str(arg) for arg in args])

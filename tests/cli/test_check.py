@@ -10,7 +10,7 @@ import pytest
 from commitfs.format.record import pack
 from commitfs.native import crc32c
 from commitfs.store.store import Store
-from tests.cli.conftest import BIG, Cli
+from tests.cli.conftest import Cli
 
 
 def test_sound(cli: Cli, store: Path) -> None:
@@ -26,16 +26,6 @@ def test_sound(cli: Cli, store: Path) -> None:
         "sound": [{"first": 1, "last": 8}],
         "damaged": [],
     }
-
-
-@pytest.fixture
-def damaged(tmp_path: Path, store: Path) -> Path:
-    """One bit of one file's contents is wrong."""
-    data = bytearray(store.read_bytes())
-    data[data.index(BIG[:65536]) + 100] ^= 1
-    path = tmp_path / "s.db"
-    path.write_bytes(data)
-    return path
 
 
 def test_damage(cli: Cli, damaged: Path) -> None:

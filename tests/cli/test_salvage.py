@@ -14,15 +14,6 @@ from commitfs.vfs.tree import find_dentry
 from tests.cli.conftest import BIG, Cli
 
 
-@pytest.fixture
-def damaged(tmp_path: Path, store: Path) -> Path:
-    data = bytearray(store.read_bytes())
-    data[data.index(BIG[:65536]) + 100] ^= 1
-    path = tmp_path / "s.db"
-    path.write_bytes(data)
-    return path
-
-
 def test_nothing_lost(cli: Cli, store: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     assert cli("salvage", store, new) == (0, f"{new}: 8 commits copied whole\n".encode(), "")

@@ -83,6 +83,14 @@ def test_a_file_system_without_direct_writes(path: Path, monkeypatch: pytest.Mon
     file.close()
 
 
+async def save(store: Store, committer: GroupCommitter, stager: Stager, count: int) -> None:
+    """So many commits, and as many MiB staged beside them; all durable."""
+    for _ in range(count):
+        await stager.put(bytes(1 << 20))
+        await committer.acknowledge(queue(store, bytes(100_000)))
+    await stager.sync()
+
+
 async def test_saving_needs_no_further_descriptor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records, zeros, slots and stages, once the store is open."""
     store = Store.open(path, writable=True)
@@ -96,10 +104,7 @@ async def test_saving_needs_no_further_descriptor(path: Path, monkeypatch: pytes
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         stager = Stager(store, committer)
-        for _ in range(40):
-            await stager.put(bytes(1 << 20))
-            await committer.acknowledge(queue(store, bytes(100_000)))
-        await stager.sync()
+        await save(store, committer, stager, 40)
         nursery.cancel_scope.cancel()
     assert store.latched is None
     store.close()
@@ -145,10 +150,7 @@ async def test_saving_needs_no_thread(path: Path, monkeypatch: pytest.MonkeyPatc
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         stager = Stager(store, committer)
-        for _ in range(20):
-            await stager.put(bytes(1 << 20))
-            await committer.acknowledge(queue(store, bytes(100_000)))
-        await stager.sync()
+        await save(store, committer, stager, 20)
         log = store.log
         assert log is not None
         await until(lambda: not log.chores_due())
